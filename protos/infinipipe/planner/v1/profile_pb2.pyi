@@ -1,0 +1,87 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Profile(_message.Message):
+    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    ALL2ALL_FIELD_NUMBER: _ClassVar[int]
+    P2P_FIELD_NUMBER: _ClassVar[int]
+    PARAM_GATHER_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    comment: str
+    model: ModelShape
+    cluster: Cluster
+    forward: ComputeCost
+    backward: ComputeCost
+    all2all: LinkCost
+    p2p: LinkCost
+    param_gather_s: _containers.RepeatedScalarFieldContainer[float]
+    memory: MemoryCost
+    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ...) -> None: ...
+
+class ModelShape(_message.Message):
+    __slots__ = ("layers", "hidden", "kv_dim", "ffn", "vocab", "dtype_bytes")
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    KV_DIM_FIELD_NUMBER: _ClassVar[int]
+    FFN_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    layers: int
+    hidden: int
+    kv_dim: int
+    ffn: int
+    vocab: int
+    dtype_bytes: int
+    def __init__(self, layers: _Optional[int] = ..., hidden: _Optional[int] = ..., kv_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., vocab: _Optional[int] = ..., dtype_bytes: _Optional[int] = ...) -> None: ...
+
+class Cluster(_message.Message):
+    __slots__ = ("pp_size", "sp_size", "device_memory_bytes", "usable_memory_ratio")
+    PP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USABLE_MEMORY_RATIO_FIELD_NUMBER: _ClassVar[int]
+    pp_size: int
+    sp_size: int
+    device_memory_bytes: float
+    usable_memory_ratio: float
+    def __init__(self, pp_size: _Optional[int] = ..., sp_size: _Optional[int] = ..., device_memory_bytes: _Optional[float] = ..., usable_memory_ratio: _Optional[float] = ...) -> None: ...
+
+class ComputeCost(_message.Message):
+    __slots__ = ("alpha1", "alpha2", "beta1")
+    ALPHA1_FIELD_NUMBER: _ClassVar[int]
+    ALPHA2_FIELD_NUMBER: _ClassVar[int]
+    BETA1_FIELD_NUMBER: _ClassVar[int]
+    alpha1: float
+    alpha2: float
+    beta1: float
+    def __init__(self, alpha1: _Optional[float] = ..., alpha2: _Optional[float] = ..., beta1: _Optional[float] = ...) -> None: ...
+
+class LinkCost(_message.Message):
+    __slots__ = ("bandwidth_bytes_per_s", "latency_s")
+    BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    def __init__(self, bandwidth_bytes_per_s: _Optional[float] = ..., latency_s: _Optional[float] = ...) -> None: ...
+
+class MemoryCost(_message.Message):
+    __slots__ = ("token_bytes", "logits_bytes", "model_state_bytes")
+    TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    token_bytes: float
+    logits_bytes: float
+    model_state_bytes: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_bytes: _Optional[float] = ..., logits_bytes: _Optional[float] = ..., model_state_bytes: _Optional[_Iterable[float]] = ...) -> None: ...

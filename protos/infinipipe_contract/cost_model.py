@@ -1,0 +1,109 @@
+"""Time and memory of one chunk on one stage (paper, Eqs. 1 to 5 and 9 to 11).
+
+The planner decides with these numbers and both sides check plans with them, so they live in the contract.
+"""
+
+from infinipipe_contract.plan import Chunk
+from infinipipe_contract.profile import ComputeCost, Profile
+
+
+class CostModel:
+    """Costs of chunks under one profile. Stages are 0-based; all times in seconds, memory in bytes per device."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+
+    def compute_s(self, cost: ComputeCost, chunk: Chunk) -> float:
+        """Computation of one pass (Eq. 1).
+
+        Only a slice with context has a start token, so one sum serves the slice with context and the others.
+        """
+        quadratic = sum(piece.end_token**2 - piece.start_token**2 for piece in chunk.slices)
+        return self.work_s(cost, quadratic, chunk.token_count)
+
+    def work_s(self, cost: ComputeCost, quadratic: float, tokens: float) -> float:
+        """Computation of one pass from its two sums: token pairs (quadratic) and tokens (Eq. 1)."""
+        share = (cost.alpha1 * quadratic + cost.alpha2 * tokens) / self.profile.device_count
+        return share + cost.beta1 / self.profile.cluster.pp_size
+
+    def all2all_s(self, tokens: float) -> float:
+        """All-to-all of one pass over one stage (Eq. 3); none where one rank holds all heads."""
+        profile, model = self.profile, self.profile.model
+        if profile.cluster.sp_size == 1:
+            return 0.0
+        volume_bytes = model.dtype_bytes * (model.hidden + model.kv_dim) * tokens / profile.cluster.sp_size
+        link = profile.all2all
+        once_s = volume_bytes / link.bandwidth_bytes_per_s + 2 * link.latency_s
+        return once_s * 2 * model.layers / profile.cluster.pp_size
+
+    def forward_s(self, chunk: Chunk, stage_index: int) -> float:
+        """Forward pass (Eq. 4); ZeRO-3's parameter gather runs beside it, the longer of the two counts."""
+        compute_s = self.compute_s(self.profile.forward, chunk)
+        return max(compute_s, self.profile.param_gather_s[stage_index]) + self.all2all_s(chunk.token_count)
+
+    def backward_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
+        """Backward pass with its recompute (Eqs. 4 and 11); parameters are gathered and gradients reduced beside it."""
+        compute_s = self.compute_s(self.profile.backward, chunk)
+        gather_s = 2 * self.profile.param_gather_s[stage_index]
+        base_s = max(compute_s, gather_s) + self.all2all_s(chunk.token_count)
+        return base_s + self.recompute_s(chunk, stage_index, recompute_layer_count)
+
+    def recompute_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
+        """Recompute of some layers of a stage (Eq. 11)."""
+        if not recompute_layer_count:
+            return 0.0
+        return recompute_layer_count / self.profile.layers_per_stage * self.forward_s(chunk, stage_index)
+
+    def transfer_s(self, tokens: float) -> float:
+        """Message of a chunk's activations, or of their gradients, to a neighbouring stage (Eq. 2)."""
+        profile = self.profile
+        volume_bytes = profile.model.dtype_bytes * profile.model.hidden * tokens / profile.cluster.sp_size
+        return profile.p2p.latency_s + volume_bytes / profile.p2p.bandwidth_bytes_per_s
+
+    def full_activation_bytes(self, tokens: float, stage_index: int, *, keeps_kv: bool) -> float:
+        """Activations of a chunk without recompute (Eq. 5; I_p[k] of Alg. 2).
+
+        Args:
+            tokens: Tokens of the chunk.
+            stage_index: 0-based stage; the last one also holds the logits.
+            keeps_kv: Whether a later slice attends to the chunk: gradients of its keys and values wait for it.
+        """
+        profile, model, memory = self.profile, self.profile.model, self.profile.memory
+        per_token = memory.token_bytes / profile.device_count
+        if keeps_kv:
+            per_token += 2 * model.dtype_bytes * model.layers * model.kv_dim / profile.device_count
+        if stage_index == profile.cluster.pp_size - 1:
+            per_token += memory.logits_bytes / profile.cluster.sp_size
+        return per_token * tokens
+
+    def saved_bytes_per_layer(self, tokens: float, *, keeps_kv: bool) -> float:
+        """Bytes that recomputing one layer of a chunk saves (F[k] of Alg. 2, from Eqs. 9 and 10).
+
+        The layer's activations go; its input stays, and its keys and values where a later slice attends to them.
+        """
+        profile, model = self.profile, self.profile.model
+        layer_bytes = profile.memory.token_bytes / (model.layers * profile.cluster.sp_size)
+        kept_width = model.hidden + (2 * model.kv_dim if keeps_kv else 0)
+        return (layer_bytes - model.dtype_bytes * kept_width / profile.cluster.sp_size) * tokens
+
+    def activation_bytes(
+        self, tokens: float, stage_index: int, *, keeps_kv: bool, recompute_layer_count: int = 0
+    ) -> float:
+        """Activations of a chunk on one stage (Eq. 10, which is linear in the recomputed layers: Eq. 19)."""
+        full_bytes = self.full_activation_bytes(tokens, stage_index, keeps_kv=keeps_kv)
+        return full_bytes - recompute_layer_count * self.saved_bytes_per_layer(tokens, keeps_kv=keeps_kv)
+
+    def ideal_s(self, quadratic: float, tokens: float) -> float:
+        """All the work of a batch spread evenly over the devices: no bubble, no recompute, no fixed cost.
+
+        Args:
+            quadratic: Sum of the squared lengths.
+            tokens: Sum of the lengths.
+        """
+        profile, model = self.profile, self.profile.model
+        work_s = sum(c.alpha1 * quadratic + c.alpha2 * tokens for c in (profile.forward, profile.backward))
+        if profile.cluster.sp_size == 1:
+            return work_s / profile.device_count
+        volume_bytes = model.dtype_bytes * (model.hidden + model.kv_dim) * tokens / profile.cluster.sp_size
+        all2all_s = volume_bytes / profile.all2all.bandwidth_bytes_per_s * 2 * model.layers / profile.cluster.pp_size
+        return work_s / profile.device_count + 2 * all2all_s

@@ -1,0 +1,30 @@
+"""Errors of the contract.
+
+ContractError                 anything below
+  InvalidProfileError         a profile that makes no sense
+  InvalidPlanError            a plan that breaks a rule; holds every broken rule
+"""
+
+from collections.abc import Sequence
+
+
+class ContractError(Exception):
+    """Base of every error raised by the contract."""
+
+
+class InvalidProfileError(ContractError):
+    """A profile has a missing, unknown or senseless value; the message names the key, the value and the limit."""
+
+
+class InvalidPlanError(ContractError):
+    """A plan breaks at least one rule.
+
+    Attributes:
+        broken: One sentence a broken rule.
+    """
+
+    def __init__(self, broken: Sequence[str]) -> None:
+        self.broken = tuple(broken)
+        shown = "; ".join(self.broken[:5])
+        rest = len(self.broken) - 5
+        super().__init__(f"invalid plan: {shown}" + (f" (and {rest} more)" if rest > 0 else ""))

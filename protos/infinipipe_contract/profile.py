@@ -1,0 +1,178 @@
+"""The profile: the numbers of the cost model for one model on one cluster.
+
+Its JSON form is a file that people exchange; ``codec`` reads and writes it. ``check_profile`` refuses numbers that make
+no sense before anything is computed with them.
+"""
+
+import math
+from dataclasses import dataclass
+
+from infinipipe_contract.errors import InvalidProfileError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of the model that enter the cost model.
+
+    Attributes:
+        layers: Transformer layers over all stages (paper: L).
+        hidden: Width of the residual stream (paper: D).
+        kv_dim: Width of all key heads together (paper: D_kv).
+        ffn: Width of the feed-forward layer.
+        vocab: Entries of the vocabulary.
+        dtype_bytes: Bytes of one activation element (paper: e).
+    """
+
+    layers: int
+    hidden: int
+    kv_dim: int
+    ffn: int
+    vocab: int
+    dtype_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Sizes of the cluster.
+
+    Attributes:
+        pp_size: Pipeline stages (paper: d_p).
+        sp_size: Ranks of one stage, which share every chunk's tokens (paper: d_s).
+        device_memory_bytes: Memory of one device.
+        usable_memory_ratio: Share of it that a plan may fill, in (0, 1].
+    """
+
+    pp_size: int
+    sp_size: int
+    device_memory_bytes: float
+    usable_memory_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeCost:
+    """Coefficients of Eq. 1 in seconds: per token pair (alpha1), per token (alpha2), per chunk (beta1)."""
+
+    alpha1: float
+    alpha2: float
+    beta1: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCost:
+    """A link (paper, Eq. 2): bytes per second and device, and seconds before the first byte arrives."""
+
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCost:
+    """Memory coefficients (paper, Eqs. 5 and 6).
+
+    Attributes:
+        token_bytes: Activation bytes of one token over all layers, not divided among devices (paper: M_token).
+        logits_bytes: Bytes of one token's logits on the last stage, not divided (paper: M_logits).
+        model_state_bytes: Parameters, gradients and optimizer state of one device of each stage (paper: M_ms(p)).
+    """
+
+    token_bytes: float
+    logits_bytes: float
+    model_state_bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Cost model of one model on one cluster.
+
+    Attributes:
+        name: Name for people.
+        model: Shape of the model.
+        cluster: Shape of the cluster.
+        forward: Time of a forward pass.
+        backward: Time of a backward pass without recompute.
+        all2all: All-to-all inside a stage.
+        p2p: Messages between neighbouring stages.
+        param_gather_s: Seconds to gather the parameters of each stage once.
+        memory: Memory per token and per stage.
+        comment: Where the numbers come from.
+    """
+
+    name: str
+    model: ModelShape
+    cluster: Cluster
+    forward: ComputeCost
+    backward: ComputeCost
+    all2all: LinkCost
+    p2p: LinkCost
+    param_gather_s: tuple[float, ...]
+    memory: MemoryCost
+    comment: str = ""
+
+    @property
+    def device_count(self) -> int:
+        """Devices of the cluster (paper: N)."""
+        return self.cluster.pp_size * self.cluster.sp_size
+
+    @property
+    def layers_per_stage(self) -> int:
+        """Layers of one stage; ``check_profile`` guarantees that stages are equal."""
+        return self.model.layers // self.cluster.pp_size
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """Bytes of one device that a plan may fill (paper: G)."""
+        return self.cluster.device_memory_bytes * self.cluster.usable_memory_ratio
+
+
+def check_profile(profile: Profile) -> None:
+    """Refuse a profile that makes no sense.
+
+    Raises:
+        InvalidProfileError: With the key, the value and the limit of the first senseless number.
+    """
+    model, cluster, memory = profile.model, profile.cluster, profile.memory
+    for key, whole in (
+        ("model.layers", model.layers),
+        ("model.hidden", model.hidden),
+        ("model.kv_dim", model.kv_dim),
+        ("model.dtype_bytes", model.dtype_bytes),
+        ("cluster.pp_size", cluster.pp_size),
+        ("cluster.sp_size", cluster.sp_size),
+    ):
+        _require(whole >= 1, key, whole, "at least 1")
+    _require(
+        model.layers % cluster.pp_size == 0,
+        "model.layers",
+        model.layers,
+        f"a multiple of cluster.pp_size, which is {cluster.pp_size}",
+    )
+    for key, entries in (
+        ("param_gather_s", profile.param_gather_s),
+        ("memory.model_state_bytes", memory.model_state_bytes),
+    ):
+        _require(len(entries) == cluster.pp_size, key, f"{len(entries)} entries", f"{cluster.pp_size} (one a stage)")
+        for stage_index, value in enumerate(entries):
+            _require_number(f"{key}[{stage_index}]", value)
+    for direction, cost in (("forward", profile.forward), ("backward", profile.backward)):
+        _require_number(f"{direction}.alpha1", cost.alpha1)
+        _require_number(f"{direction}.alpha2", cost.alpha2)
+        _require_number(f"{direction}.beta1", cost.beta1)
+        _require(cost.alpha1 + cost.alpha2 > 0, f"{direction}.alpha1 + alpha2", 0, "more than 0")
+    for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
+        _require_number(f"{name}.latency_s", link.latency_s)
+        _require_number(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
+        _require(link.bandwidth_bytes_per_s > 0, f"{name}.bandwidth_bytes_per_s", 0, "more than 0")
+    _require_number("memory.token_bytes", memory.token_bytes)
+    _require_number("memory.logits_bytes", memory.logits_bytes)
+    _require_number("cluster.device_memory_bytes", cluster.device_memory_bytes)
+    ratio = cluster.usable_memory_ratio
+    _require(0 < ratio <= 1, "cluster.usable_memory_ratio", ratio, "in (0, 1]")
+
+
+def _require(holds: bool, key: str, value: object, limit: str) -> None:
+    if not holds:
+        raise InvalidProfileError(f"profile: {key} is {value}, it must be {limit}")
+
+
+def _require_number(key: str, value: float) -> None:
+    _require(math.isfinite(value) and value >= 0, key, value, "a finite number of at least 0")

@@ -1,0 +1,187 @@
+"""Replay of a plan under a profile: when every action runs, and how much memory every stage holds.
+
+Each stage runs its actions in the listed order, over all pipelines without a barrier; an action starts when the stage
+is free and its message is there. Memory is counted after each forward pass (paper, Eqs. 6 to 8).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from infinipipe_contract.cost_model import CostModel
+from infinipipe_contract.errors import InvalidPlanError
+from infinipipe_contract.plan import ActionKind, ChunkId, Estimate, Pipeline, StageEstimate, kept_chunks
+from infinipipe_contract.profile import Profile
+
+
+class Span(NamedTuple):
+    """One action in time: what it was, start and end in seconds, and its recompute seconds."""
+
+    kind: ActionKind
+    chunk_id: ChunkId
+    start_s: float
+    end_s: float
+    recompute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimeline:
+    """What one stage does over time.
+
+    Attributes:
+        spans: Actions in the order they run.
+        memory_bytes: Bytes in use on one device after each action, beside ``spans``; model states included.
+        peak_bytes: Largest of them.
+    """
+
+    spans: tuple[Span, ...]
+    memory_bytes: tuple[float, ...]
+    peak_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Replay of a whole plan: one timeline a stage, and the seconds until the last action ends."""
+
+    stages: tuple[StageTimeline, ...]
+    makespan_s: float
+
+
+class _Pass(NamedTuple):
+    """One action with its price: seconds, the recompute part of them, bytes held from forward to backward."""
+
+    kind: ActionKind
+    chunk_id: ChunkId
+    cost_s: float
+    recompute_s: float
+    held_bytes: float
+    transfer_s: float
+
+
+def simulate(pipelines: Sequence[Pipeline], profile: Profile) -> Timeline:
+    """Replay pipelines.
+
+    Args:
+        pipelines: Run one after the other by every stage; all with as many stages as the profile.
+        profile: Cost model.
+
+    Raises:
+        InvalidPlanError: If the stages wait for each other for ever; names each waiting stage and its action.
+    """
+    costs = CostModel(profile)
+    stage_count = profile.cluster.pp_size
+    passes = [_price_stage(pipelines, stage_index, costs) for stage_index in range(stage_count)]
+    spans = _replay(passes)
+    waiting = [
+        f"stage {stage_index} waits for ever at action {len(done)} of {len(todo)}"
+        for stage_index, (done, todo) in enumerate(zip(spans, passes, strict=True))
+        if len(done) < len(todo)
+    ]
+    if waiting:
+        raise InvalidPlanError([f"deadlock: {', '.join(waiting)}"])
+    stages = tuple(
+        _with_memory(spans[stage_index], passes[stage_index], profile.memory.model_state_bytes[stage_index])
+        for stage_index in range(stage_count)
+    )
+    return Timeline(stages, max((stage.spans[-1].end_s for stage in stages if stage.spans), default=0.0))
+
+
+def estimate_plan(pipelines: Sequence[Pipeline], profile: Profile) -> Estimate:
+    """Replay pipelines and sum up what an operator asks first: time, bubble, recompute, memory."""
+    timeline = simulate(pipelines, profile)
+    stages = tuple(
+        StageEstimate(
+            busy_s=sum(span.end_s - span.start_s for span in stage.spans),
+            recompute_s=sum(span.recompute_s for span in stage.spans),
+            peak_bytes=stage.peak_bytes,
+        )
+        for stage in timeline.stages
+    )
+    busy_s = sum(stage.busy_s for stage in stages)
+    lengths: dict[int, int] = {}
+    for pipeline in pipelines:
+        for chunk in pipeline.chunks:
+            for piece in chunk.slices:
+                lengths[piece.sequence_index] = max(lengths.get(piece.sequence_index, 0), piece.end_token)
+    available_s = timeline.makespan_s * len(stages)
+    return Estimate(
+        makespan_s=timeline.makespan_s,
+        ideal_s=CostModel(profile).ideal_s(sum(n * n for n in lengths.values()), sum(lengths.values())),
+        bubble_ratio=1 - busy_s / available_s if available_s else 0.0,
+        recompute_ratio=sum(stage.recompute_s for stage in stages) / busy_s if busy_s else 0.0,
+        stages=stages,
+    )
+
+
+def _price_stage(pipelines: Sequence[Pipeline], stage_index: int, costs: CostModel) -> list[_Pass]:
+    """Join the actions of one stage over all pipelines and price each."""
+    passes = []
+    for pipeline_index, pipeline in enumerate(pipelines):
+        kept = kept_chunks(pipeline.chunks)
+        actions = pipeline.stages[stage_index]
+        layer_counts = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
+        for kind, chunk_index, _ in actions:
+            chunk, layers = pipeline.chunks[chunk_index], layer_counts.get(chunk_index, 0)
+            is_forward = kind is ActionKind.FORWARD
+            tokens = chunk.token_count
+            passes.append(
+                _Pass(
+                    kind,
+                    ChunkId(pipeline_index, chunk_index),
+                    costs.forward_s(chunk, stage_index) if is_forward else costs.backward_s(chunk, stage_index, layers),
+                    0.0 if is_forward else costs.recompute_s(chunk, stage_index, layers),
+                    costs.activation_bytes(
+                        tokens, stage_index, keeps_kv=chunk_index in kept, recompute_layer_count=layers
+                    ),
+                    costs.transfer_s(tokens),
+                )
+            )
+    return passes
+
+
+def _replay(passes: Sequence[Sequence[_Pass]]) -> list[list[Span]]:
+    """Run every stage as far as its messages allow, round after round, until nothing moves."""
+    spans: list[list[Span]] = [[] for _ in passes]
+    clock_s = [0.0] * len(passes)
+    # When each pass ended, by stage: the producer of a message is looked up here.
+    ended: list[dict[tuple[ActionKind, ChunkId], float]] = [{} for _ in passes]
+    progress = True
+    while progress:
+        progress = False
+        for stage_index, todo in enumerate(passes):
+            done = spans[stage_index]
+            while len(done) < len(todo):
+                this = todo[len(done)]
+                ready_s = _ready_s(this, stage_index, ended)
+                if ready_s is None:
+                    break
+                start_s = max(clock_s[stage_index], ready_s)
+                end_s = clock_s[stage_index] = start_s + this.cost_s
+                ended[stage_index][this.kind, this.chunk_id] = end_s
+                done.append(Span(this.kind, this.chunk_id, start_s, end_s, this.recompute_s))
+                progress = True
+    return spans
+
+
+def _ready_s(this: _Pass, stage_index: int, ended: Sequence[dict[tuple[ActionKind, ChunkId], float]]) -> float | None:
+    """Tell when the input of a pass is on its stage; None while its producer has not run."""
+    if this.kind is ActionKind.FORWARD:
+        if stage_index == 0:
+            return 0.0
+        produced_s = ended[stage_index - 1].get((this.kind, this.chunk_id))
+    elif stage_index == len(ended) - 1:
+        return ended[stage_index].get((ActionKind.FORWARD, this.chunk_id))
+    else:
+        produced_s = ended[stage_index + 1].get((this.kind, this.chunk_id))
+    return None if produced_s is None else produced_s + this.transfer_s
+
+
+def _with_memory(spans: Sequence[Span], passes: Sequence[_Pass], model_state_bytes: float) -> StageTimeline:
+    """Add the bytes in use after every action."""
+    live_bytes = peak_bytes = model_state_bytes
+    after = []
+    for this in passes:
+        live_bytes += this.held_bytes if this.kind is ActionKind.FORWARD else -this.held_bytes
+        peak_bytes = max(peak_bytes, live_bytes)
+        after.append(live_bytes)
+    return StageTimeline(tuple(spans), tuple(after), peak_bytes)
