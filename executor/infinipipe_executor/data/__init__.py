@@ -1,0 +1,1 @@
+"""Training data: from documents to the batch of a step."""

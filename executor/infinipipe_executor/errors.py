@@ -1,0 +1,35 @@
+"""Errors of the executor, all below one base.
+
+::
+
+    ExecutorError       anything below
+      ConfigError       a setting is unknown, missing or senseless
+      LayoutError       the model cannot be divided among these stages and ranks
+      DataError         the training data are unusable
+      PlanError         a plan is missing, foreign or does not fit the batch
+      PeerLostError     another rank of the job is gone or silent
+"""
+
+
+class ExecutorError(Exception):
+    """Base of every error that the executor raises on purpose; its message is meant for the user."""
+
+
+class ConfigError(ExecutorError):
+    """A setting is unknown, missing or senseless; the message names the key, the value and the limit."""
+
+
+class LayoutError(ExecutorError):
+    """The model cannot be divided among these stages and ranks; the message lists the sizes that work."""
+
+
+class DataError(ExecutorError):
+    """The training data are unusable; the message names the file and the place in it."""
+
+
+class PlanError(ExecutorError):
+    """A plan is missing, belongs to another job or step, or does not fit the batch."""
+
+
+class PeerLostError(ExecutorError):
+    """Another rank of the job is gone or silent; the message names this rank, the step and the instruction."""

@@ -1,0 +1,114 @@
+"""The ranks of a job as a mesh of stages (axis pp) and ranks of a stage (axis sp).
+
+The sp axis is innermost, so that the ranks of a stage, which talk most, are neighbours on one node.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from infinipipe_executor.errors import LayoutError
+from infinipipe_executor.parallel.channels import Channels, open_channels
+from infinipipe_executor.parallel.groups import open_group
+from infinipipe_executor.parallel.peers import peers_watched
+
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Where this rank stands.
+
+    Attributes:
+        pp_size: Stages (paper: d_p).
+        sp_size: Ranks of one stage (paper: d_s).
+        pp_rank: Stage of this rank, from 0.
+        sp_rank: Place of this rank within its stage, from 0.
+        device: Device of this rank.
+        sp_group: Process group of the stage.
+        device_mesh: The same as a DeviceMesh with axes ("pp", "sp").
+        channels: Channels to the neighbouring stages.
+    """
+
+    pp_size: int
+    sp_size: int
+    pp_rank: int
+    sp_rank: int
+    device: torch.device
+    sp_group: dist.ProcessGroup
+    device_mesh: DeviceMesh
+    channels: Channels
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.pp_rank * self.sp_size + self.sp_rank
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether this stage holds the embedding."""
+        return self.pp_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether this stage holds the head and the loss."""
+        return self.pp_rank == self.pp_size - 1
+
+
+def init_mesh(pp_size: int, sp_size: int, device: str = "cpu", timeout_s: float = 600.0) -> Mesh:
+    """Join the other ranks of the job.
+
+    The default process group is initialised from torchrun's environment unless the caller has done so.
+
+    Args:
+        pp_size: Stages.
+        sp_size: Ranks of one stage.
+        device: "cpu" (gloo) or "cuda" (NCCL; this rank takes the device of its LOCAL_RANK).
+        timeout_s: Seconds after which a rank that does not answer counts as lost.
+
+    Raises:
+        LayoutError: If the job has not ``pp_size * sp_size`` ranks, or the device is unknown or not there.
+        PeerLostError: If another rank does not show up.
+    """
+    this_device = _own_device(device)
+    rank = int(os.environ.get("RANK", "0"))
+    with peers_watched(rank, "the start of the job"):
+        if not dist.is_initialized():
+            dist.init_process_group(_BACKENDS[device], timeout=timedelta(seconds=timeout_s))
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if world_size != pp_size * sp_size:
+            raise LayoutError(
+                f"the job has {world_size} ranks, but pp_size {pp_size} x sp_size {sp_size} needs {pp_size * sp_size}"
+            )
+        device_mesh = _open_mesh(pp_size, sp_size, device, timeout_s)
+        channels = open_channels(pp_size, sp_size, rank, timeout_s)
+    pp_rank, sp_rank = divmod(rank, sp_size)
+    return Mesh(pp_size, sp_size, pp_rank, sp_rank, this_device, device_mesh.get_group("sp"), device_mesh, channels)
+
+
+def _open_mesh(pp_size: int, sp_size: int, device: str, timeout_s: float) -> DeviceMesh:
+    """Create the groups of both axes, on all ranks in the same order."""
+    ranks = torch.arange(pp_size * sp_size).view(pp_size, sp_size)
+    own_groups = []
+    for members_of_axis in (ranks.T.tolist(), ranks.tolist()):
+        groups = [open_group(members, timeout_s) for members in members_of_axis]
+        own_groups += [group for group in groups if group is not None]
+    return DeviceMesh.from_group(own_groups, device, mesh=ranks, mesh_dim_names=("pp", "sp"))
+
+
+def _own_device(device: str) -> torch.device:
+    if device not in _BACKENDS:
+        raise LayoutError(f"device is {device!r}, it must be one of {', '.join(_BACKENDS)}")
+    if device == "cpu":
+        return torch.device("cpu")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if local_rank >= torch.cuda.device_count():
+        raise LayoutError(
+            f"device is 'cuda', but this node shows {torch.cuda.device_count()} CUDA devices to local rank {local_rank}"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)

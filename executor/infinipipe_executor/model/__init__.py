@@ -1,0 +1,1 @@
+"""The model: a Llama-like decoder, stage by stage."""

@@ -1,0 +1,71 @@
+"""Rotary positions: queries and keys are turned by an angle that grows with the position within the sequence."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from infinipipe_executor.model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTable:
+    """Cosine and sine of every token's angles, ``[tokens, 1, head_dim / 2]``, in at least fp32.
+
+    Made once per chunk and stage and shared by its layers.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotary_table(positions: Tensor, config: ModelConfig, dtype: torch.dtype) -> RotaryTable:
+    """Compute the angles of some tokens.
+
+    Args:
+        positions: int64 ``[tokens]``: positions within the sequence, not within the chunk.
+        config: Head width and base of the angles.
+        dtype: Type of the activations; angles are at least fp32, because bf16 cannot tell large positions apart.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    half = config.head_dim // 2
+    exponents = torch.arange(half, dtype=torch.float64, device=positions.device) / half
+    # In fp64 up to the angle, whatever the activations are: position * frequency loses digits at long contexts.
+    angles = positions.to(torch.float64)[:, None, None] * config.rope_theta**-exponents
+    return RotaryTable(angles.cos().to(wide), angles.sin().to(wide))
+
+
+class _Rotate(torch.autograd.Function):
+    """Rotation, whose backward pass is the rotation by the negative angle; saves nothing but the shared table."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: RotaryTable) -> Tensor:  # noqa: ANN401
+        ctx.table = table
+        return _turn(x, table.cos, table.sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        return _turn(grads[0], ctx.table.cos, -ctx.table.sin), None
+
+
+_rotate = cast("Callable[..., Tensor]", _Rotate.apply)
+
+
+def rotate(x: Tensor, table: RotaryTable) -> Tensor:
+    """Turn queries or keys.
+
+    Args:
+        x: ``[tokens, heads, head_dim]``; the first half of a head is turned against the second.
+        table: Angles of the same tokens.
+
+    Returns:
+        Same shape and type.
+    """
+    return _rotate(x, table)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.to(cos.dtype).chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)

@@ -1,0 +1,158 @@
+"""The part of the model that one stage holds, and its sharding over the ranks of the stage.
+
+Parameters are sharded (ZeRO-3): gathered for a layer's passes, freed after each, gradients reduced after every chunk.
+All ranks of a stage work on the same loss, so gradients are summed, never averaged.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from infinipipe_executor.data.batch import IGNORE_TARGET
+from infinipipe_executor.errors import ConfigError
+from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.model.config import ModelConfig, check_layout
+from infinipipe_executor.model.layer import Layer, RmsNorm
+from infinipipe_executor.pipeline.chunk_pass import ChunkPass
+from infinipipe_executor.recompute import run_recomputed
+from infinipipe_kernels.cross_entropy import cross_entropy_
+
+_INIT_STD = 0.02
+
+
+class Stage(nn.Module):
+    """Layers of one stage; the first stage embeds, the last one normalises and predicts.
+
+    Parameter names are those of the whole model (``layers.<index in the model>...``), on every layout.
+
+    Args:
+        config: Sizes of the model.
+        pp_size: Stages.
+        stage_index: 0-based stage.
+        dtype: Type of the activations.
+
+    Raises:
+        LayoutError: If the layers cannot be divided among the stages.
+    """
+
+    def __init__(self, config: ModelConfig, pp_size: int, stage_index: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        check_layout(config, pp_size, sp_size=1)
+        self.config = config
+        self.dtype = dtype
+        is_first, is_last = stage_index == 0, stage_index == pp_size - 1
+        layer_count = config.layers // pp_size
+        self.embedding = nn.Embedding(config.vocab, config.hidden) if is_first else None
+        self.layers = nn.ModuleDict(
+            {str(stage_index * layer_count + index): Layer(config, index) for index in range(layer_count)}
+        )
+        self.norm = RmsNorm(config.hidden, config.norm_eps) if is_last else None
+        self.head = nn.Linear(config.hidden, config.vocab, bias=False) if is_last else None
+
+    def forward(self, x: Tensor, chunk_pass: ChunkPass) -> Tensor:
+        """Run this rank's share of a chunk through the stage.
+
+        Args:
+            x: Token ids, int64 ``[tokens]``, on the first stage; else activations ``[tokens, hidden]``.
+            chunk_pass: The chunk.
+
+        Returns:
+            Activations ``[tokens, hidden]``; on the last stage the loss: a scalar, this rank's part of the job's.
+        """
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for index, layer in enumerate(self.layers.values()):
+            assert isinstance(layer, Layer)
+            if index < chunk_pass.recompute_layer_count:
+                x = run_recomputed(layer, x, chunk_pass, has_dropout=self.config.dropout > 0)
+            else:
+                x = layer(x, chunk_pass)
+        if self.norm is None or self.head is None:
+            return x
+        return cross_entropy_(self.head(self.norm(x)), chunk_pass.target_ids, chunk_pass.loss_scale, IGNORE_TARGET)
+
+
+def build_stage(config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: int) -> Stage:
+    """Build this rank's stage with its first weights, sharded over the ranks of the stage.
+
+    Args:
+        config: Sizes of the model.
+        mesh: Where this rank stands.
+        dtype: Type of the computation. In bf16 and fp16, parameters and the reduction of gradients stay fp32.
+        seed: Seed of the weights; the same seed gives the same model on every layout.
+
+    Raises:
+        LayoutError: If the model cannot be divided among these stages and ranks.
+        ConfigError: If attention on the device does not take the type or the width of the heads.
+    """
+    check_layout(config, mesh.pp_size, mesh.sp_size)
+    check_device(config, mesh.device.type, dtype)
+    state_dtype = torch.promote_types(dtype, torch.float32)
+    with torch.device("meta"):
+        stage = Stage(config, mesh.pp_size, mesh.pp_rank, dtype).to(state_dtype)
+    _shard(stage, mesh, dtype, state_dtype)
+    stage.to_empty(device=mesh.device)
+    with torch.no_grad():
+        for name, parameter in stage.named_parameters():
+            _fill(parameter, initial_parameter(name, parameter.shape, seed))
+    return stage
+
+
+def check_device(config: ModelConfig, device_type: str, dtype: torch.dtype) -> None:
+    """Refuse what attention on a device does not take.
+
+    Raises:
+        ConfigError: With the key, the value and what is taken.
+    """
+    if device_type != "cuda":
+        return
+    if dtype not in (torch.bfloat16, torch.float16):
+        raise ConfigError(f"model.dtype is {str(dtype).removeprefix('torch.')}, on cuda it must be bfloat16 or float16")
+    if config.head_dim % 8 or config.head_dim > 256:
+        raise ConfigError(f"model.head_dim is {config.head_dim}, on cuda it must be a multiple of 8, at most 256")
+
+
+def initial_parameter(name: str, shape: torch.Size, seed: int) -> Tensor:
+    """Draw the first value of a parameter from the seed and its name alone, so that no layout changes it.
+
+    Args:
+        name: Name in the whole model, such as ``layers.3.attention.q.weight``.
+        shape: Shape of the whole parameter; norms, the only ones with one dimension, start at 1.
+        seed: Seed of the model.
+
+    Returns:
+        fp32, on the CPU.
+    """
+    if len(shape) == 1:
+        return torch.ones(shape)
+    key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
+    return torch.empty(shape).normal_(0.0, _INIT_STD, generator=generator)
+
+
+def _shard(stage: Stage, mesh: Mesh, dtype: torch.dtype, state_dtype: torch.dtype) -> None:
+    sp_mesh = mesh.device_mesh["sp"]
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype if dtype != state_dtype else None,
+        reduce_dtype=state_dtype if dtype != state_dtype else None,
+    )
+    for layer in stage.layers.values():
+        fully_shard(layer, mesh=sp_mesh, reshard_after_forward=True, mp_policy=policy)
+    fully_shard(stage, mesh=sp_mesh, reshard_after_forward=True, mp_policy=policy)
+    for module in stage.modules():
+        if isinstance(
+            module, FSDPModule
+        ):  # neither setting reaches the modules below: on the root alone, layers average
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def _fill(parameter: nn.Parameter, value: Tensor) -> None:
+    """Copy this rank's part of a whole value into a sharded parameter, without communication."""
+    assert isinstance(parameter, DTensor)
+    whole = value.to(dtype=parameter.dtype, device=parameter.device)
+    part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.to_local().copy_(part.to_local())

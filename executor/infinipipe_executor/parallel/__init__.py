@@ -1,0 +1,1 @@
+"""Communication: between stages, inside a stage, and over the whole job."""

@@ -1,0 +1,43 @@
+"""Clipping by the global norm, over all stages and all ranks of a stage."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.model.stage import Stage
+from infinipipe_executor.parallel.peers import peers_watched
+
+
+def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
+    """Scale the gradients of the whole model so that their norm is at most ``max_norm``.
+
+    Every element of a gradient lives on exactly one rank, so one sum of squares over all ranks, in fp64, is the norm of
+    the model, and all ranks apply the same factor.
+
+    Args:
+        stage: This rank's stage, after the backward pass.
+        mesh: Where this rank stands.
+        max_norm: Largest norm that passes unscaled; infinity scales nothing.
+
+    Returns:
+        The norm before clipping, the same on every rank; not finite if a gradient is not.
+
+    Raises:
+        PeerLostError: If another rank is gone.
+    """
+    shards = [_local(parameter.grad) for parameter in stage.parameters() if parameter.grad is not None]
+    square = torch.zeros((), dtype=torch.float64, device=mesh.device)
+    for shard in shards:
+        square += torch.linalg.vector_norm(shard, dtype=torch.float64) ** 2
+    with peers_watched(mesh.rank, "the sum of the gradient norm"):
+        dist.all_reduce(square)
+    norm = square.sqrt().item()
+    if norm > max_norm:
+        for shard in shards:
+            shard.mul_(max_norm / norm)
+    return norm
+
+
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -1,0 +1,1 @@
+"""One training step on one stage: from the actions of a plan to gradients."""

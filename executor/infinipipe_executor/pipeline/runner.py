@@ -1,0 +1,186 @@
+"""Runs one training step on one stage: walks the instructions of the plan, one small method for each kind.
+
+The runner decides nothing. Afterwards the gradients of the whole batch lie in the parameters, summed over chunks and
+ranks and divided by the number of targets once.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed.tensor import DTensor
+
+from infinipipe_contract.plan import ActionKind, ExecutionPlan
+from infinipipe_contract.schedule import Instruction, InstructionKind, lower_stage
+from infinipipe_executor.data.batch import Batch
+from infinipipe_executor.errors import PlanError
+from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.model.rotary import rotary_table
+from infinipipe_executor.model.stage import Stage
+from infinipipe_executor.parallel.channels import Channel
+from infinipipe_executor.parallel.peers import peers_watched
+from infinipipe_executor.parallel.ulysses import HeadExchange
+from infinipipe_executor.pipeline.chunk_pass import ChunkPass
+from infinipipe_executor.pipeline.saved_bytes import SavedBytes
+from infinipipe_executor.pipeline.step_state import InFlight, StepState, begin_step
+from infinipipe_executor.pipeline.stopwatch import MeasuredSpan
+from infinipipe_kernels.attention import backend_for
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave.
+
+    Attributes:
+        loss: Sum of the losses of all targets of the batch, divided by their number; the same on every rank.
+        spans: Every pass of this stage with its measured time.
+        peak_bytes: Largest memory of this device during the step: on CUDA what the allocator saw; on the CPU
+            parameters, gradients and the activations that autograd held.
+    """
+
+    loss: float
+    spans: list[MeasuredSpan]
+    peak_bytes: float
+
+
+class StepRunner:
+    """Runs steps on one stage.
+
+    Args:
+        stage: The layers of this rank.
+        mesh: Where this rank stands.
+    """
+
+    def __init__(self, stage: Stage, mesh: Mesh) -> None:
+        self._stage = stage
+        self._mesh = mesh
+        self._attention = backend_for(mesh.device)
+        self._saved = SavedBytes()
+        self._methods = {
+            InstructionKind.RECEIVE_ACTIVATION: self._receive_activation,
+            InstructionKind.FORWARD: self._forward,
+            InstructionKind.SEND_ACTIVATION: self._send_activation,
+            InstructionKind.RECEIVE_GRADIENT: self._receive_gradient,
+            InstructionKind.BACKWARD: self._backward,
+            InstructionKind.SEND_GRADIENT: self._send_gradient,
+        }
+
+    def run(self, plan: ExecutionPlan, batch: Batch) -> StepResult:
+        """Run the forward and backward passes of one step; adds to the gradients that are already there.
+
+        Args:
+            plan: A validated plan for as many stages as the mesh has, the same on every rank.
+            batch: The batch it was made for, the same on every rank.
+
+        Raises:
+            PlanError: If the plan was made for another batch or mesh.
+            PeerLostError: If another rank is gone; names the instruction.
+        """
+        _check_fit(plan, batch, self._mesh)
+        state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
+        self._begin_peak()
+        for instruction in lower_stage(plan, self._mesh.pp_rank):
+            with peers_watched(self._mesh.rank, _describe(plan.step, instruction)):
+                self._methods[instruction.kind](state, instruction)
+        with peers_watched(self._mesh.rank, f"step {plan.step}, the end of the step"):
+            self._mesh.channels.flush()
+            dist.all_reduce(state.loss)
+        assert not state.in_flight, "every chunk ran backward"
+        assert not state.messages, "every message was used"
+        assert all(cache.is_empty for cache in state.caches.values()), "every slice ran backward"
+        return StepResult(state.loss.item(), state.stopwatch.read(), self._end_peak())
+
+    def _receive_activation(self, state: StepState, instruction: Instruction) -> None:
+        state.messages[instruction.chunk_id] = self._receive(self._mesh.channels.from_previous, state, instruction)
+
+    def _forward(self, state: StepState, instruction: Instruction) -> None:
+        chunk_id, device = instruction.chunk_id, self._mesh.device
+        layout = state.layouts[chunk_id]
+        chunk_pass = ChunkPass(
+            layout=layout,
+            caches=state.caches,
+            rotary=rotary_table(layout.own_positions().to(device), self._stage.config, self._stage.dtype),
+            exchange=HeadExchange(self._mesh.sp_group, layout.shares_tokens, self._mesh.sp_rank),
+            attention=self._attention,
+            recompute_layer_count=instruction.recompute_layer_count,
+            target_ids=layout.own_target_ids(state.batch).to(device),
+            loss_scale=1.0 / max(1, state.plan.target_token_count),
+        )
+        if self._mesh.is_first_stage:
+            x = layout.own_token_ids(state.batch).to(device)
+        else:
+            x = state.messages.pop(chunk_id).requires_grad_()
+        # The allocator of CUDA tells the peak itself.
+        meter = self._saved if device.type == "cpu" else nullcontext()
+        with state.stopwatch.span(ActionKind.FORWARD, chunk_id), meter:
+            output: Tensor = self._stage(x, chunk_pass)
+        state.in_flight[chunk_id] = InFlight(x, get_gradient_edge(output))
+        if self._mesh.is_last_stage:
+            state.loss += output.detach()
+        else:
+            state.messages[chunk_id] = output.detach()
+
+    def _send_activation(self, state: StepState, instruction: Instruction) -> None:
+        _end(self._mesh.channels.to_next).send(state.messages.pop(instruction.chunk_id))
+
+    def _receive_gradient(self, state: StepState, instruction: Instruction) -> None:
+        state.messages[instruction.chunk_id] = self._receive(self._mesh.channels.from_next, state, instruction)
+
+    def _backward(self, state: StepState, instruction: Instruction) -> None:
+        chunk_id = instruction.chunk_id
+        x, output = state.in_flight.pop(chunk_id)
+        gradient = None if self._mesh.is_last_stage else state.messages.pop(chunk_id)
+        with state.stopwatch.span(ActionKind.BACKWARD, chunk_id):
+            torch.autograd.backward(output, gradient)
+        if not self._mesh.is_first_stage:
+            assert x.grad is not None, "the backward pass reached the input of the stage"
+            state.messages[chunk_id] = x.grad
+
+    def _send_gradient(self, state: StepState, instruction: Instruction) -> None:
+        _end(self._mesh.channels.to_previous).send(state.messages.pop(instruction.chunk_id))
+
+    def _receive(self, channel: Channel | None, state: StepState, instruction: Instruction) -> Tensor:
+        rows = state.layouts[instruction.chunk_id].own_token_count
+        shape = (rows, self._stage.config.hidden)
+        return _end(channel).receive(shape, self._stage.dtype, self._mesh.device)
+
+    def _begin_peak(self) -> None:
+        if self._mesh.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._mesh.device)
+        else:
+            self._saved.peak_bytes = self._saved.live_bytes
+
+    def _end_peak(self) -> float:
+        if self._mesh.device.type == "cuda":
+            return float(torch.cuda.max_memory_allocated(self._mesh.device))
+        return float(self._saved.peak_bytes + _parameter_bytes(self._stage))
+
+
+def _check_fit(plan: ExecutionPlan, batch: Batch, mesh: Mesh) -> None:
+    if plan.stage_count != mesh.pp_size:
+        raise PlanError(f"the plan of step {plan.step} has {plan.stage_count} stages, the job has {mesh.pp_size}")
+    if plan.target_token_count != batch.target_token_count:
+        raise PlanError(
+            f"the plan of step {plan.step} divides the loss by {plan.target_token_count} targets, "
+            f"the batch has {batch.target_token_count}"
+        )
+
+
+def _describe(step: int, instruction: Instruction) -> str:
+    name = instruction.kind.name.lower().replace("_", " ")
+    pipeline_index, chunk_index = instruction.chunk_id
+    return f"step {step}, {name} of chunk {chunk_index} in pipeline {pipeline_index}"
+
+
+def _end(channel: Channel | None) -> Channel:
+    assert channel is not None, "the first and the last stage have no instruction beyond the pipeline"
+    return channel
+
+
+def _parameter_bytes(stage: Stage) -> int:
+    """Bytes of this rank's parameters and gradients."""
+    tensors = [t for parameter in stage.parameters() for t in (parameter, parameter.grad) if t is not None]
+    return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)

@@ -1,0 +1,1 @@
+"""Operators that save exactly what the memory model counts, each beside a plain reference."""

@@ -1,0 +1,164 @@
+"""What the ranks of a group run."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.schedule import share_tokens
+from infinipipe_executor.data.batch import Batch
+from infinipipe_executor.errors import ExecutorError
+from infinipipe_executor.mesh import Mesh, init_mesh
+from infinipipe_executor.model.config import ModelConfig
+from infinipipe_executor.model.stage import Stage, build_stage
+from infinipipe_executor.parallel.grad_norm import clip_gradients
+from infinipipe_executor.parallel.ulysses import HeadExchange
+from infinipipe_executor.pipeline.runner import StepRunner
+from support_executor.groups import GROUP_TIMEOUT_S
+
+SEED = 11
+
+_meshes: dict[tuple[int, int], Mesh] = {}
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """What one rank reports of a step; gradients are whole tensors, and only on the first rank of a stage."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+    message_count: int
+    peak_bytes: float
+    norm: float
+
+
+def mesh_of(pp_size: int, sp_size: int, timeout_s: float = GROUP_TIMEOUT_S) -> Mesh:
+    """The mesh of this process; made once."""
+    if (pp_size, sp_size) not in _meshes:
+        _meshes[pp_size, sp_size] = init_mesh(pp_size, sp_size, "cpu", timeout_s)
+    return _meshes[pp_size, sp_size]
+
+
+def run_step(
+    config: ModelConfig,
+    pp_size: int,
+    sp_size: int,
+    plan: ExecutionPlan,
+    batch: Batch,
+    dtype: torch.dtype = torch.float64,
+) -> RankStep:
+    """Build the stage, run one step, report everything; dropout masks come from a seed of the rank."""
+    mesh = mesh_of(pp_size, sp_size)
+    stage = build_stage(config, mesh, dtype=dtype, seed=SEED)
+    torch.manual_seed(mesh.rank)
+    before = mesh.channels.message_count
+    result = StepRunner(stage, mesh).run(plan, batch)
+    return RankStep(
+        loss=result.loss,
+        gradients=whole_gradients(stage, keep=mesh.sp_rank == 0),
+        message_count=mesh.channels.message_count - before,
+        peak_bytes=result.peak_bytes,
+        norm=clip_gradients(stage, mesh, max_norm=float("inf")),
+    )
+
+
+def whole_gradients(stage: Stage, *, keep: bool) -> dict[str, Tensor]:
+    """Gather the gradients of a stage; all its ranks take part."""
+    gradients = {}
+    for name, parameter in stage.named_parameters():
+        assert isinstance(parameter.grad, DTensor), f"{name} has no gradient"
+        whole = parameter.grad.full_tensor()
+        if keep:
+            gradients[name] = whole
+    return gradients
+
+
+def run_steps(config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, count: int) -> float:
+    """Run the same step many times, each from gradients of zero; return the largest deviation of the loss."""
+    mesh = mesh_of(pp_size, sp_size)
+    stage = build_stage(config, mesh, dtype=torch.float32, seed=SEED)
+    runner = StepRunner(stage, mesh)
+    losses = []
+    for _ in range(count):
+        stage.zero_grad()
+        losses.append(runner.run(plan, batch).loss)
+    return max(losses) - min(losses)
+
+
+def clip(
+    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, max_norm: float
+) -> tuple[float, dict[str, Tensor]]:
+    """Run a step and clip; return the norm before and the gradients after."""
+    mesh = mesh_of(pp_size, sp_size)
+    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    StepRunner(stage, mesh).run(plan, batch)
+    norm = clip_gradients(stage, mesh, max_norm)
+    return norm, whole_gradients(stage, keep=mesh.sp_rank == 0)
+
+
+def run_step_while_one_dies(
+    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, victim: int, timeout_s: float
+) -> str:
+    """Run a step without one rank, which is killed; return the error of the others."""
+    mesh = mesh_of(pp_size, sp_size, timeout_s)
+    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    dist.barrier()
+    if mesh.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _error_of(lambda: StepRunner(stage, mesh).run(plan, batch))
+
+
+def exchange_round_trip(token_counts: list[int], heads: int, kv_heads: int) -> None:
+    """Every rank gets its heads of all tokens, and the way back gives what went in, gradients too."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    group = dist.group.WORLD
+    assert group is not None
+    for token_count in token_counts:
+        shares = share_tokens(token_count, ranks)
+        start = sum(shares[:rank])
+        own = slice(start, start + shares[rank])
+        everything = torch.randn(token_count, heads + 2 * kv_heads, 4, generator=torch.Generator().manual_seed(5))
+        q, k, v = (part[own].requires_grad_() for part in torch.split(everything, [heads, kv_heads, kv_heads], dim=1))
+        exchange = HeadExchange(group, tuple(shares), rank)
+
+        own_q, own_k, own_v = exchange.tokens_to_heads(q, k, v)
+        back = exchange.heads_to_tokens(own_q)
+        torch.autograd.backward(back.sum() + own_k.sum() + own_v.sum())
+
+        own_heads = range(rank * heads // ranks, (rank + 1) * heads // ranks)
+        used = [head * kv_heads // heads for head in own_heads]
+        whole_k = everything[:, heads : heads + kv_heads]
+        assert torch.equal(own_q, everything[:, own_heads.start : own_heads.stop])
+        assert torch.equal(own_k.repeat_interleave(len(used) // own_k.shape[1], dim=1), whole_k[:, used])
+        assert torch.equal(back, q)
+        assert q.grad is not None
+        assert torch.equal(q.grad, torch.ones_like(q))
+        assert k.grad is not None
+        copies = own_k.shape[1] * ranks // kv_heads
+        assert torch.equal(k.grad, torch.full_like(k, float(copies)))
+
+
+def refusal_of_plan(config: ModelConfig, plan: ExecutionPlan, batch: Batch) -> str:
+    """Run a plan that must be refused on one rank; return the error."""
+    mesh = mesh_of(1, 1)
+    runner = StepRunner(build_stage(config, mesh, dtype=torch.float64, seed=SEED), mesh)
+    return _error_of(lambda: runner.run(plan, batch))
+
+
+def refusal_of_layout(pp_size: int, sp_size: int) -> str:
+    """Ask for a mesh that must be refused; return the error."""
+    return _error_of(lambda: init_mesh(pp_size, sp_size, "cpu", GROUP_TIMEOUT_S))
+
+
+def _error_of(run: Callable[[], object]) -> str:
+    try:
+        run()
+    except ExecutorError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
