@@ -1,0 +1,83 @@
+"""Files that people hand to commands; every mistake in one is a sentence with the place of it."""
+
+import json
+import sys
+from pathlib import Path
+
+from infinipipe_contract.codec import profile_from_json
+from infinipipe_contract.errors import InvalidProfileError
+from infinipipe_contract.profile import Profile
+from infinipipe_planner.errors import PlannerError
+
+STDIN = Path("-")
+MAX_SHOWN_CHARACTERS = 40
+MAX_LENGTH_TOKENS = 2**63 - 1
+
+
+class InputError(PlannerError):
+    """A file cannot be read or does not hold what it should."""
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile file.
+
+    Raises:
+        InputError: If it cannot be read or is not a profile.
+    """
+    try:
+        return profile_from_json(_read_text(path))
+    except InvalidProfileError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_lengths(path: Path) -> list[int]:
+    """Read the lengths of a batch in tokens: ``{"lengths": [...]}``, a JSON list, or one length a line.
+
+    Args:
+        path: The file; "-" is standard input.
+
+    Raises:
+        InputError: If it cannot be read or holds something else than whole numbers.
+    """
+    name = "standard input" if path == STDIN else str(path)
+    text = _read_text(path)
+    if not text.lstrip().startswith(("{", "[")):
+        return [
+            _parse_length(line.strip(), f"{name}, line {number}")
+            for number, line in enumerate(text.splitlines(), start=1)
+            if line.strip()
+        ]
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name}: not JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+    if isinstance(content, dict):
+        if "lengths" not in content:
+            raise InputError(f'{name}: the key "lengths" is missing')
+        content = content["lengths"]
+    if not isinstance(content, list):
+        raise InputError(f"{name}: lengths must be a list of whole numbers, found {type(content).__name__}")
+    return [_check_length(value, f"{name}, length {index}") for index, value in enumerate(content)]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file (UTF-8), byte {error.start}") from None
+
+
+def _parse_length(word: str, place: str) -> int:
+    digits = word.removeprefix("-")
+    is_whole = digits.isascii() and digits.isdecimal() and len(digits) <= MAX_SHOWN_CHARACTERS
+    return _check_length(int(word) if is_whole else word, place)
+
+
+def _check_length(value: object, place: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_LENGTH_TOKENS:
+        return value
+    shown = json.dumps(value)
+    shown = shown if len(shown) <= MAX_SHOWN_CHARACTERS else shown[:MAX_SHOWN_CHARACTERS] + "..."
+    raise InputError(f"{place}: {shown} is not a whole number of tokens")

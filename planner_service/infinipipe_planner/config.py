@@ -1,0 +1,63 @@
+"""How the planning service is set up: address, solvers, limits."""
+
+import os
+from dataclasses import dataclass
+
+from infinipipe_planner.errors import PlannerError
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+"""Largest message either way: 100,000 lengths take 0.3 MiB, their plan about 2 MiB."""
+
+MIN_CLIENT_PING_INTERVAL_S = 4.0
+"""Shortest time between two keepalive pings of a client: clients may ask for 5 s, the network shifts pings a little.
+gRPC's own default, 300 s, cuts off clients in a long wait."""
+
+SHUTDOWN_GRACE_S = 10.0
+"""Seconds that calls in flight get to finish after the first signal."""
+
+MAX_DEFAULT_WORKERS = 8
+"""Solvers started by default at most: a sweep has about pp_size + 4 candidates."""
+
+
+class InvalidAddressError(PlannerError):
+    """An address that cannot be read, or that this machine cannot listen on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Set-up of one service.
+
+    Attributes:
+        listen: HOST:PORT; port 0 takes a free one.
+        num_workers: Solver processes, at least 1.
+        min_ping_interval_s: Shortest keepalive interval that clients may use.
+        grace_s: Seconds that calls in flight get to finish on shutdown.
+    """
+
+    listen: str = DEFAULT_ADDRESS
+    num_workers: int = 1
+    min_ping_interval_s: float = MIN_CLIENT_PING_INTERVAL_S
+    grace_s: float = SHUTDOWN_GRACE_S
+
+
+def default_num_workers() -> int:
+    """Return a solver for every core that this process may use, up to ``MAX_DEFAULT_WORKERS``."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MAX_DEFAULT_WORKERS)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Split HOST:PORT; an IPv6 host stands in brackets.
+
+    Raises:
+        InvalidAddressError: If it is not of that form.
+    """
+    host, colon, port = address.rpartition(":")
+    bare_host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare_host or (":" in bare_host and bare_host == host):
+        raise InvalidAddressError(f"address {address!r} is not HOST:PORT, for example {DEFAULT_ADDRESS}")
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
+        raise InvalidAddressError(f"address {address!r}: the port must be a number from 0 to 65535")
+    return bare_host, int(port)

@@ -1,0 +1,203 @@
+"""Requests read and checked, stored things written as messages: the service's side of the contract's codec."""
+
+import array
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from infinipipe.planner.v1 import plan_pb2, planner_service_pb2, profile_pb2
+from infinipipe_contract.codec import OUTCOME_TO_PROTO, plan_to_proto, profile_from_proto, profile_to_proto
+from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.profile import Profile
+from infinipipe_planner.job_store import Batch, FailedStep, JobSpec, PlannedStep, StoredJob, StoredReport, StoredStep
+from infinipipe_planner.options import PlanOptions, check_options
+from infinipipe_planner.status import InvalidRequestError
+
+JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+MAX_SHOWN_CHARACTERS = 40
+DEFAULT_OPTIONS = PlanOptions()
+
+
+def read_job_name(name: str) -> str:
+    """Check a job's name.
+
+    Raises:
+        InvalidRequestError: If it is empty, too long or holds another character.
+    """
+    if not JOB_NAME.fullmatch(name):
+        shown = name if len(name) <= MAX_SHOWN_CHARACTERS else name[:MAX_SHOWN_CHARACTERS] + "..."
+        raise InvalidRequestError(
+            f'job name {shown!r} has {len(name)} characters, it must be 1 to 128 letters, digits, ".", "_" and "-"'
+        )
+    return name
+
+
+def read_step(step: int) -> int:
+    """Check a step number.
+
+    Raises:
+        InvalidRequestError: If it is negative.
+    """
+    if step < 0:
+        raise InvalidRequestError(f"step is {step}, it must be at least 0")
+    return step
+
+
+def read_profile(has_profile: bool, message: profile_pb2.Profile) -> Profile:
+    """Read a profile.
+
+    Raises:
+        InvalidRequestError: If there is none.
+        InvalidProfileError: If it makes no sense.
+    """
+    if not has_profile:
+        raise InvalidRequestError("profile is missing: the planner needs the cost model of the job")
+    return profile_from_proto(message)
+
+
+def read_options(message: planner_service_pb2.PlanOptions) -> PlanOptions:
+    """Read how to plan.
+
+    Raises:
+        InvalidOptionsError: If a value makes no sense.
+    """
+    options = PlanOptions(
+        policy=message.policy or DEFAULT_OPTIONS.policy,
+        max_slice_count=message.max_slice_count,
+        gap_ratio=message.gap_ratio,
+        node_limit=message.node_limit,
+    )
+    check_options(options)
+    return options
+
+
+def read_job_spec(message: planner_service_pb2.JobSpec) -> JobSpec:
+    """Read what a job trains with.
+
+    Raises:
+        InvalidRequestError: If the profile or the context is missing.
+        InvalidProfileError: If the profile makes no sense.
+        InvalidOptionsError: If an option makes no sense.
+    """
+    if message.context_tokens < 1:
+        raise InvalidRequestError(f"context_tokens is {message.context_tokens}, it must be at least 1")
+    profile = read_profile(message.HasField("profile"), message.profile)
+    return JobSpec(profile, read_options(message.options), message.context_tokens)
+
+
+def read_target_token_count(request: planner_service_pb2.SubmitBatchRequest, token_count: int) -> int | None:
+    """Read the target count of a batch; None when it is absent.
+
+    Raises:
+        InvalidRequestError: If it is more than the batch has tokens, or negative.
+    """
+    if not request.HasField("target_token_count"):
+        return None
+    if not 0 <= request.target_token_count <= token_count:
+        raise InvalidRequestError(
+            f"target_token_count is {request.target_token_count}, it must be from 0 to the batch's {token_count} tokens"
+        )
+    return request.target_token_count
+
+
+def describe_batch(lengths_tokens: Sequence[int], target_token_count: int | None) -> Batch:
+    """Sum up a batch and give it the digest that tells it from another one."""
+    content = array.array("q", lengths_tokens).tobytes() + str(target_token_count).encode()
+    return Batch(hashlib.sha256(content).hexdigest(), len(lengths_tokens), sum(lengths_tokens))
+
+
+def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
+    """Check and encode what a rank measured.
+
+    Raises:
+        InvalidRequestError: If a figure is negative or not finite.
+    """
+    figures = {
+        "rank": report.rank,
+        "stage_index": report.stage_index,
+        "step_s": report.step_s,
+        "busy_s": report.busy_s,
+        "plan_wait_s": report.plan_wait_s,
+        "peak_bytes": report.peak_bytes,
+    }
+    for name, value in figures.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise InvalidRequestError(f"report.{name} is {value}, it must be a finite number of at least 0")
+    return StoredReport(report.step_s, report.SerializeToString())
+
+
+def encode_plan(plan: ExecutionPlan) -> PlannedStep:
+    """Encode a plan for the store, with the figures that lists show."""
+    return PlannedStep(
+        encoded_plan=plan_to_proto(plan).SerializeToString(),
+        chunk_count=plan.chunk_count,
+        pipeline_count=len(plan.pipelines),
+        slice_count=plan.report.slice_count,
+        makespan_s=plan.estimate.makespan_s,
+        bubble_ratio=plan.estimate.bubble_ratio,
+        solve_s=plan.report.solve_s,
+        outcome=plan.report.outcome,
+    )
+
+
+def write_job(job: StoredJob) -> planner_service_pb2.Job:
+    """Write a job as a message."""
+    created = Timestamp()
+    created.FromNanoseconds(int(job.created_unix_s * 1e9))
+    options = job.spec.options
+    return planner_service_pb2.Job(
+        name=job.name,
+        spec=planner_service_pb2.JobSpec(
+            profile=profile_to_proto(job.spec.profile),
+            options=planner_service_pb2.PlanOptions(
+                policy=options.policy,
+                max_slice_count=options.max_slice_count,
+                gap_ratio=options.gap_ratio,
+                node_limit=options.node_limit,
+            ),
+            context_tokens=job.spec.context_tokens,
+        ),
+        generation=job.generation,
+        create_time=created,
+        submitted_step_count=job.submitted_step_count,
+        planned_step_count=job.planned_step_count,
+    )
+
+
+def write_plan(planned: PlannedStep, stored: StoredStep) -> planner_service_pb2.GetPlanResponse:
+    """Write a plan and the reports about it, by rank."""
+    return planner_service_pb2.GetPlanResponse(
+        plan=plan_pb2.ExecutionPlan.FromString(planned.encoded_plan),
+        reports=[
+            planner_service_pb2.RankReport.FromString(stored.reports[rank].encoded_report)
+            for rank in sorted(stored.reports)
+        ],
+    )
+
+
+def write_summary(stored: StoredStep) -> planner_service_pb2.PlanSummary:
+    """Write one line about a step."""
+    summary = planner_service_pb2.PlanSummary(
+        step=stored.step,
+        state=planner_service_pb2.PLAN_STATE_PLANNING,
+        sequence_count=stored.batch.sequence_count,
+        token_count=stored.batch.token_count,
+        measured_s=max((report.step_s for report in stored.reports.values()), default=0.0),
+    )
+    result = stored.result
+    if isinstance(result, FailedStep):
+        summary.state = planner_service_pb2.PLAN_STATE_FAILED
+        summary.failure = result.sentence
+    elif isinstance(result, PlannedStep):
+        summary.state = planner_service_pb2.PLAN_STATE_READY
+        summary.chunk_count = result.chunk_count
+        summary.pipeline_count = result.pipeline_count
+        summary.slice_count = result.slice_count
+        summary.makespan_s = result.makespan_s
+        summary.bubble_ratio = result.bubble_ratio
+        summary.solve_s = result.solve_s
+        summary.outcome = OUTCOME_TO_PROTO[result.outcome]
+    return summary

@@ -1,0 +1,198 @@
+"""The planning service as a process: build it, run it until a signal, leave nothing behind."""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from infinipipe.planner.v1 import planner_service_pb2, planner_service_pb2_grpc
+from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, ServerConfig, parse_address
+from infinipipe_planner.job_store import JobStore
+from infinipipe_planner.servicer import PlannerServicer, Solver
+from infinipipe_planner.solver_pool import SolverPool
+from infinipipe_planner.status import StatusInterceptor
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME = planner_service_pb2.DESCRIPTOR.services_by_name["PlannerService"].full_name
+
+# A client that lost its machine sends nothing, not even an end; the server's own pings find that out.
+SERVER_PING_INTERVAL_S = 60.0
+SERVER_PING_TIMEOUT_S = 20.0
+# Calls whose solve did not end in the grace are answered before the connection goes.
+LAST_ANSWERS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerServer:
+    """A running service.
+
+    Attributes:
+        address: HOST:PORT it listens on; the port is the real one.
+    """
+
+    address: str
+    _server: grpc.aio.Server
+    _servicer: PlannerServicer
+    _health: Any
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let those in flight finish for a while, answer the rest, close.
+
+        Args:
+            grace_s: Seconds for calls in flight.
+        """
+        await self._health.enter_graceful_shutdown()
+        stopping = asyncio.create_task(self._server.stop(grace_s + LAST_ANSWERS_S))
+        await self._servicer.drain(grace_s)
+        await stopping
+
+
+async def start_server(solver: Solver, config: ServerConfig) -> PlannerServer:
+    """Start the service on the running event loop.
+
+    Args:
+        solver: Plans batches.
+        config: Address and limits.
+
+    Returns:
+        The service, which answers already.
+
+    Raises:
+        InvalidAddressError: If the address cannot be listened on.
+    """
+    host, _ = parse_address(config.listen)
+    server = grpc.aio.server(interceptors=[StatusInterceptor()], options=_options(config))
+    servicer = PlannerServicer(solver, JobStore())
+    health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # not in the stubs
+    planner_service_pb2_grpc.add_PlannerServiceServicer_to_server(  # type: ignore[no-untyped-call]  # generated
+        servicer, server
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    await health_servicer.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        port = server.add_insecure_port(config.listen)
+    except RuntimeError as error:
+        raise InvalidAddressError(f"cannot listen on {config.listen}: {error}") from None
+    await server.start()
+    shown_host = f"[{host}]" if ":" in host else host
+    return PlannerServer(f"{shown_host}:{port}", server, servicer, health_servicer)
+
+
+def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
+    """Run the service until SIGTERM or SIGINT; a second signal ends the grace, a third one kills.
+
+    Args:
+        config: Address, solvers and limits.
+        announce: Takes the one line that says that the service answers.
+
+    Raises:
+        InvalidAddressError: If the address cannot be listened on.
+    """
+    if not check_listenable(config.listen).is_loopback:
+        logger.warning("other machines reach %s, without encryption and without authentication", config.listen)
+    with _signals_as_exit():
+        started_s = time.monotonic()
+        pool = _start_solvers(config.num_workers)
+        try:
+            logger.info("%d solvers started in %.1f s", config.num_workers, time.monotonic() - started_s)
+            asyncio.run(_serve(pool, config, announce))
+        finally:
+            pool.close()
+
+
+def check_listenable(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Find out whether an address can be listened on before anything else is started.
+
+    Returns:
+        The address of the network interface.
+
+    Raises:
+        InvalidAddressError: Saying why not.
+    """
+    host, port = parse_address(address)
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+        return ipaddress.ip_address(target[0])
+    except OSError as error:
+        reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        raise InvalidAddressError(f"cannot listen on {address}: {reason}") from None
+
+
+def _start_solvers(num_workers: int) -> SolverPool:
+    try:
+        return SolverPool.start(num_workers)
+    except SystemExit:  # Ray takes SIGTERM for itself while it starts, with an exit code of its own
+        raise SystemExit(128 + signal.SIGTERM) from None
+
+
+async def _serve(pool: SolverPool, config: ServerConfig, announce: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    first_signal, second_signal = asyncio.Event(), asyncio.Event()
+
+    def on_signal(number: signal.Signals) -> None:
+        if first_signal.is_set():
+            for other in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(other)
+                signal.signal(other, signal.SIG_DFL)
+            second_signal.set()
+        else:
+            logger.info("%s: stopping, calls in flight get %g s", number.name, config.grace_s)
+            first_signal.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    server = await start_server(pool, config)
+    workers = "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
+    announce(f"planner listening on {server.address} ({workers})")
+    await first_signal.wait()
+    stopping = asyncio.create_task(server.stop(config.grace_s))
+    hurry = asyncio.create_task(second_signal.wait())
+    await asyncio.wait((stopping, hurry), return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        stopping.cancel()
+        await server.stop(0.0)
+    hurry.cancel()
+
+
+@contextlib.contextmanager
+def _signals_as_exit() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit outside the event loop, so that solvers that are just starting are closed, too."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _options(config: ServerConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        # Two services on one port would each get a part of the calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(config.min_ping_interval_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", int(SERVER_PING_INTERVAL_S * 1000)),
+        ("grpc.keepalive_timeout_ms", int(SERVER_PING_TIMEOUT_S * 1000)),
+    ]

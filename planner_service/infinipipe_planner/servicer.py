@@ -1,0 +1,235 @@
+"""The RPCs of the planning service.
+
+A submitted batch is solved by a task of its own; whoever asks for the plan waits on the job until the task has left a
+result in the store, the job is deleted or a new generation opens. Everything here runs on one event loop and nothing
+here computes for long: solving happens in the solver's processes, encoding in a thread.
+"""
+
+# ruff: noqa: ARG002, N802  # gRPC names the methods and passes a context to each
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from infinipipe.planner.v1 import planner_service_pb2 as pb
+from infinipipe.planner.v1 import planner_service_pb2_grpc
+from infinipipe_contract.codec import plan_to_proto
+from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.profile import Profile
+from infinipipe_planner import messages
+from infinipipe_planner.job_store import FailedStep, JobNotFoundError, JobSpec, JobStore, PlannedStep, StoredStep
+from infinipipe_planner.lengths import check_lengths
+from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, answer_to
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+StepKey = tuple[str, int, int]
+
+
+class Solver(Protocol):
+    """What the service needs of a solver; ``SolverPool`` is the real one."""
+
+    async def solve(
+        self,
+        lengths: Sequence[int],
+        profile: Profile,
+        options: PlanOptions,
+        *,
+        job: str,
+        generation: int,
+        step: int,
+        target_token_count: int | None,
+    ) -> ExecutionPlan:
+        """Plan one batch without blocking the event loop."""
+        ...
+
+
+class _Changes:
+    """Lets waiters of a job sleep until something about the job changes; a waiter that vanishes leaves nothing."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+
+    async def next_of(self, job: str) -> None:
+        await self._events.setdefault(job, asyncio.Event()).wait()
+
+    def announce(self, job: str) -> None:
+        event = self._events.pop(job, None)
+        if event is not None:
+            event.set()
+
+    def announce_all(self) -> None:
+        for job in list(self._events):
+            self.announce(job)
+
+
+class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
+    """Answers the RPCs; ``planner_service.proto`` says what each promises.
+
+    Args:
+        solver: Plans batches.
+        store: Holds jobs, plans and reports.
+    """
+
+    def __init__(self, solver: Solver, store: JobStore) -> None:
+        self._solver = solver
+        self._store = store
+        self._changes = _Changes()
+        self._solving: dict[StepKey, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    async def CreateJob(self, request: pb.CreateJobRequest, context: Context) -> pb.CreateJobResponse:
+        """Create a job or open its next generation."""
+        self._require_open()
+        name = messages.read_job_name(request.job)
+        job = self._store.open_generation(name, messages.read_job_spec(request.spec), time.time())
+        self._drop_work(name)
+        logger.info("job %s: generation %d, policy %s", name, job.generation, job.spec.options.policy)
+        return pb.CreateJobResponse(job=messages.write_job(job))
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
+        """Return a job."""
+        return pb.GetJobResponse(job=messages.write_job(self._store.find_job(messages.read_job_name(request.job))))
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
+        """List all jobs."""
+        return pb.ListJobsResponse(jobs=map(messages.write_job, self._store.list_jobs()))
+
+    async def DeleteJob(self, request: pb.DeleteJobRequest, context: Context) -> pb.DeleteJobResponse:
+        """Forget a job; whoever waits for its plans is told."""
+        name = messages.read_job_name(request.job)
+        self._store.delete_job(name)
+        self._drop_work(name)
+        logger.info("job %s: deleted", name)
+        return pb.DeleteJobResponse()
+
+    async def SubmitBatch(self, request: pb.SubmitBatchRequest, context: Context) -> pb.SubmitBatchResponse:
+        """Take a batch in and start planning it."""
+        self._require_open()
+        name, step = messages.read_job_name(request.job), messages.read_step(request.step)
+        spec = self._store.find_generation(name, request.generation).spec
+        check_lengths(request.lengths_tokens, context_tokens=spec.context_tokens)
+        lengths_tokens = tuple(request.lengths_tokens)
+        target_token_count = messages.read_target_token_count(request, sum(lengths_tokens))
+        batch = messages.describe_batch(lengths_tokens, target_token_count)
+        key = (name, request.generation, step)
+        if self._store.add_step(name, request.generation, step, batch):
+            self._solving[key] = asyncio.create_task(self._plan_step(key, spec, lengths_tokens, target_token_count))
+            self._drop_forgotten(name, request.generation)
+        return pb.SubmitBatchResponse(queue_position=self._queue_position(key))
+
+    async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.GetPlanResponse:
+        """Wait for a plan; the call ends with the caller's deadline."""
+        name, step = messages.read_job_name(request.job), messages.read_step(request.step)
+        stored = await self._wait_for_result(name, request.generation, step)
+        if isinstance(stored.result, FailedStep):
+            raise AnsweredError(Answer(grpc.StatusCode[stored.result.status_name], stored.result.sentence))
+        assert isinstance(stored.result, PlannedStep)
+        return messages.write_plan(stored.result, stored)
+
+    async def ListPlans(self, request: pb.ListPlansRequest, context: Context) -> pb.ListPlansResponse:
+        """List the kept steps of a job."""
+        steps = self._store.find_job(messages.read_job_name(request.job)).steps
+        return pb.ListPlansResponse(plans=(messages.write_summary(steps[step]) for step in sorted(steps)))
+
+    async def SolvePlan(self, request: pb.SolvePlanRequest, context: Context) -> pb.SolvePlanResponse:
+        """Plan lengths without a job."""
+        self._require_open()
+        profile = messages.read_profile(request.HasField("profile"), request.profile)
+        options = messages.read_options(request.options)
+        check_lengths(request.lengths_tokens)
+        plan = await self._solver.solve(
+            tuple(request.lengths_tokens), profile, options, job="", generation=0, step=0, target_token_count=None
+        )
+        return pb.SolvePlanResponse(plan=await asyncio.to_thread(plan_to_proto, plan))
+
+    async def ReportStep(self, request: pb.ReportStepRequest, context: Context) -> pb.ReportStepResponse:
+        """Keep what a rank measured."""
+        name, step = messages.read_job_name(request.job), messages.read_step(request.step)
+        report = messages.read_report(request.report)
+        self._store.add_report(name, request.generation, step, request.report.rank, report)
+        return pb.ReportStepResponse()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more work, let started solves finish for a while, then wake every waiter with a status.
+
+        Args:
+            timeout_s: Seconds to wait for solves; what is not done then is dropped.
+        """
+        self._is_closed = True
+        self._changes.announce_all()
+        if self._solving:
+            await asyncio.wait(list(self._solving.values()), timeout=timeout_s)
+        for task in self._solving.values():
+            task.cancel()
+        self._solving.clear()
+        self._changes.announce_all()
+
+    async def _plan_step(
+        self, key: StepKey, spec: JobSpec, lengths_tokens: tuple[int, ...], target_token_count: int | None
+    ) -> None:
+        """Plan one step and leave the result, a plan or a failure, in the store."""
+        name, generation, step = key
+        result: PlannedStep | FailedStep
+        try:
+            plan = await self._solver.solve(
+                lengths_tokens,
+                spec.profile,
+                spec.options,
+                job=name,
+                generation=generation,
+                step=step,
+                target_token_count=target_token_count,
+            )
+            result = await asyncio.to_thread(messages.encode_plan, plan)
+            logger.info("job %s: step %d planned in %.2f s", name, step, result.solve_s)
+        except Exception as error:  # a failed solve is a value: every waiter gets the same status
+            answer = answer_to(error, f"planning step {step} of job {name!r}")
+            result = FailedStep(answer.code.name, answer.sentence)
+            logger.warning("job %s: step %d failed: %s", name, step, answer.sentence)
+        if self._solving.get(key) is not asyncio.current_task():
+            return  # dropped while it ended
+        del self._solving[key]
+        self._store.finish_step(name, generation, step, result)
+        self._changes.announce(name)
+
+    async def _wait_for_result(self, name: str, generation: int, step: int) -> StoredStep:
+        """Wait until the step was submitted and planned, however it ended."""
+        serial = self._store.find_job(name).serial
+        while True:
+            if self._store.find_job(name).serial != serial:
+                raise JobNotFoundError(f"job {name!r} was deleted meanwhile, another one has its name")
+            stored = self._store.find_step(name, generation, step)
+            if stored is not None and stored.result is not None:
+                return stored
+            if self._is_closed and (name, generation, step) not in self._solving:
+                raise ShuttingDownError("the planner is shutting down")
+            await self._changes.next_of(name)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ShuttingDownError("the planner is shutting down and takes no more work")
+
+    def _queue_position(self, key: StepKey) -> int:
+        """Count the batches ahead of a step; 0 for one that is planned already."""
+        return list(self._solving).index(key) if key in self._solving else 0
+
+    def _drop_work(self, name: str) -> None:
+        """Stop the solves of a job whose steps are forgotten, and wake its waiters."""
+        for key in [key for key in self._solving if key[0] == name]:
+            self._solving.pop(key).cancel()
+        self._changes.announce(name)
+
+    def _drop_forgotten(self, name: str, generation: int) -> None:
+        """Stop the solve of a step that the store no longer keeps, and wake who waits for it."""
+        kept = self._store.find_job(name).steps
+        for key in [key for key in self._solving if key[:2] == (name, generation) and key[2] not in kept]:
+            self._solving.pop(key).cancel()
+            self._changes.announce(name)

@@ -1,0 +1,129 @@
+"""The store of jobs, steps, plans and reports."""
+
+import pytest
+
+from infinipipe_contract.plan import SolveOutcome
+from infinipipe_planner import job_store
+from infinipipe_planner.job_store import (
+    Batch,
+    BatchChangedError,
+    FailedStep,
+    GenerationError,
+    JobNotFoundError,
+    JobSpec,
+    JobStore,
+    PlannedStep,
+    StepForgottenError,
+    StepNotPlannedError,
+    StoredReport,
+)
+from infinipipe_planner.options import PlanOptions
+from support_service import PROFILE
+
+SPEC = JobSpec(PROFILE, PlanOptions(), 4_096)
+BATCH = Batch("digest", 2, 12)
+PLANNED = PlannedStep(b"plan", 3, 1, 2, 1.5, 0.1, 0.2, SolveOutcome.OPTIMAL)
+
+
+@pytest.fixture
+def store() -> JobStore:
+    made = JobStore()
+    made.open_generation("a", SPEC, 100.0)
+    return made
+
+
+def test_a_new_generation_starts_without_steps_and_keeps_the_creation_time(store: JobStore) -> None:
+    store.add_step("a", 1, 0, BATCH)
+
+    job = store.open_generation("a", SPEC, 200.0)
+
+    assert (job.generation, job.created_unix_s, job.steps) == (2, 100.0, {})
+
+
+def test_old_and_future_generations_are_refused_with_both_numbers(store: JobStore) -> None:
+    store.open_generation("a", SPEC, 200.0)
+
+    with pytest.raises(GenerationError, match="generation 1 is old, the newest is 2"):
+        store.find_step("a", 1, 0)
+    with pytest.raises(GenerationError, match="generation 3 is unknown, the newest is 2"):
+        store.find_step("a", 3, 0)
+
+
+def test_the_same_batch_may_be_added_twice_and_another_one_not(store: JobStore) -> None:
+    assert store.add_step("a", 1, 0, BATCH)
+    assert not store.add_step("a", 1, 0, BATCH)
+    with pytest.raises(BatchChangedError, match=r"step 0 was submitted with another batch .2 sequences, 12 tokens"):
+        store.add_step("a", 1, 0, Batch("other", 3, 13))
+
+
+def test_only_the_newest_steps_are_kept_and_older_ones_are_known_to_be_gone(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_store, "KEPT_STEPS", 3)
+
+    for step in (5, 6, 8, 7):
+        store.add_step("a", 1, step, BATCH)
+
+    assert sorted(store.find_job("a").steps) == [6, 7, 8]
+    assert store.find_job("a").submitted_step_count == 4
+    with pytest.raises(StepForgottenError, match="step 5 is no longer kept, only the newest 3 steps are"):
+        store.find_step("a", 1, 5)
+    with pytest.raises(StepForgottenError):
+        store.add_step("a", 1, 4, BATCH)
+    assert store.find_step("a", 1, 9) is None
+
+
+def test_planned_steps_are_counted_and_failed_ones_not(store: JobStore) -> None:
+    for step in range(3):
+        store.add_step("a", 1, step, BATCH)
+    store.finish_step("a", 1, 0, PLANNED)
+    store.finish_step("a", 1, 1, FailedStep("INTERNAL", "no"))
+
+    job = store.find_job("a")
+
+    assert (job.submitted_step_count, job.planned_step_count) == (3, 1)
+
+
+def test_a_result_for_a_forgotten_step_or_generation_or_job_changes_nothing(store: JobStore) -> None:
+    store.add_step("a", 1, 0, BATCH)
+    store.open_generation("a", SPEC, 200.0)
+    store.add_step("a", 2, 0, BATCH)
+
+    for name, generation, step in (("a", 1, 0), ("a", 2, 1), ("b", 1, 0)):
+        store.finish_step(name, generation, step, PLANNED)
+
+    stored = store.find_step("a", 2, 0)
+    assert stored is not None
+    assert stored.result is None
+    assert store.find_job("a").planned_step_count == 0
+
+
+def test_a_report_needs_a_plan_and_a_second_one_of_the_same_rank_replaces_the_first(store: JobStore) -> None:
+    store.add_step("a", 1, 0, BATCH)
+    with pytest.raises(StepNotPlannedError, match="step 0 has no plan to report about"):
+        store.add_report("a", 1, 0, 0, StoredReport(1.0, b"first"))
+    store.finish_step("a", 1, 0, PLANNED)
+
+    store.add_report("a", 1, 0, 0, StoredReport(1.0, b"first"))
+    store.add_report("a", 1, 0, 0, StoredReport(2.0, b"second"))
+
+    assert store.find_job("a").steps[0].reports == {0: StoredReport(2.0, b"second")}
+
+
+def test_a_deleted_job_is_gone_and_its_name_is_another_job_afterwards(store: JobStore) -> None:
+    serial = store.find_job("a").serial
+
+    store.delete_job("a")
+
+    with pytest.raises(JobNotFoundError, match="there is no job 'a'"):
+        store.find_job("a")
+    with pytest.raises(JobNotFoundError):
+        store.delete_job("a")
+    assert store.open_generation("a", SPEC, 300.0).serial != serial
+
+
+def test_jobs_are_listed_by_name(store: JobStore) -> None:
+    store.open_generation("c", SPEC, 100.0)
+    store.open_generation("b", SPEC, 100.0)
+
+    assert [job.name for job in store.list_jobs()] == ["a", "b", "c"]

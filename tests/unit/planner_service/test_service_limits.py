@@ -1,0 +1,259 @@
+"""What the service refuses, and that it lives on: lengths, sizes, names, pings, addresses."""
+
+import asyncio
+import dataclasses
+import socket
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from infinipipe.planner.v1 import planner_service_pb2 as pb
+from infinipipe.planner.v1 import planner_service_pb2_grpc
+from infinipipe_planner.config import InvalidAddressError, ServerConfig, default_num_workers, parse_address
+from infinipipe_planner.server import SERVICE_NAME, check_listenable, start_server
+from support_service import (
+    CONFIG,
+    CONTEXT_TOKENS,
+    PROFILE,
+    FakeSolver,
+    job_spec,
+    plan_request,
+    refused,
+    submission,
+    with_service,
+)
+
+INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sentence"),
+    [
+        ((), "the batch has no sequences"),
+        ((5, 0), "sequence 1 has 0 tokens"),
+        ((-3,), "sequence 0 has -3 tokens"),
+        ((CONTEXT_TOKENS, CONTEXT_TOKENS + 1), f"sequence 1 has {CONTEXT_TOKENS + 1} tokens, the context allows"),
+        ((2**63 - 1,), f"sequence 0 has {2**63 - 1} tokens"),
+        ((1,) * 1_000_000, "the batch has 1000000 sequences, at most 131072 are allowed"),
+    ],
+    ids=["none", "zero", "negative", "beyond the context", "largest number", "a million"],
+)
+def test_bad_lengths_are_answered_with_a_sentence_and_the_service_lives_on(
+    lengths: tuple[int, ...], sentence: str
+) -> None:
+    async def scenario(stub: Any) -> None:
+        await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+
+        code, answer = await refused(stub.SubmitBatch(submission("a", 0, lengths)))
+
+        assert code is INVALID_ARGUMENT
+        assert sentence in answer
+        await stub.SubmitBatch(submission("a", 0))
+        assert (await stub.GetPlan(plan_request("a", 0))).plan.step == 0
+
+    with_service(FakeSolver(), scenario)
+
+
+def test_a_hundred_thousand_sequences_fit_in_the_messages_both_ways() -> None:
+    lengths = tuple(1 + index % CONTEXT_TOKENS for index in range(100_000))
+
+    async def scenario(stub: Any) -> None:
+        await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+        await stub.SubmitBatch(submission("a", 0, lengths))
+
+        plan = (await stub.GetPlan(plan_request("a", 0))).plan
+
+        assert len(plan.pipelines[0].chunks[0].slices) == 100_000
+
+    with_service(FakeSolver(), scenario)
+
+
+def test_a_message_of_64_mb_is_refused_with_its_size_and_the_limit() -> None:
+    async def scenario(stub: Any) -> None:
+        await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+        # A varint of this size takes 4 bytes on the wire.
+        request = submission("a", 0, (2**27,) * 16_000_000)
+
+        code, answer = await refused(stub.SubmitBatch(request))
+
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"{request.ByteSize()} vs. {16 * 2**20}" in answer
+        assert request.ByteSize() >= 64_000_000
+        await stub.SubmitBatch(submission("a", 0))
+
+    with_service(FakeSolver(), scenario)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "a\n", "x" * 129, "x" * 1_000_000])
+def test_a_job_name_of_other_characters_or_length_is_refused(name: str) -> None:
+    async def scenario(stub: Any) -> None:
+        code, answer = await refused(stub.CreateJob(pb.CreateJobRequest(job=name, spec=job_spec())))
+
+        assert code is INVALID_ARGUMENT
+        assert f'has {len(name)} characters, it must be 1 to 128 letters, digits, ".", "_" and "-"' in answer
+        assert len(answer) < 300
+
+    with_service(FakeSolver(), scenario)
+
+
+def test_a_job_name_of_every_allowed_kind_of_character_is_accepted() -> None:
+    async def scenario(stub: Any) -> None:
+        name = "A-z_0.9" + "x" * 121
+        assert (await stub.CreateJob(pb.CreateJobRequest(job=name, spec=job_spec()))).job.name == name
+
+    with_service(FakeSolver(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"context_tokens": 0}, "context_tokens is 0, it must be at least 1"),
+        ({"profile": None}, "profile is missing"),
+        ({"options": pb.PlanOptions(policy="papr")}, "unknown policy 'papr'; did you mean 'paper'?"),
+        ({"options": pb.PlanOptions(max_slice_count=-1)}, "max_slice_count is -1"),
+        ({"options": pb.PlanOptions(policy="x" * 100_000)}, "unknown policy"),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused_and_not_created(changes: dict[str, Any], sentence: str) -> None:
+    async def scenario(stub: Any) -> None:
+        code, answer = await refused(stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec(**changes))))
+
+        assert code is INVALID_ARGUMENT
+        assert sentence in answer
+        assert not (await stub.ListJobs(pb.ListJobsRequest())).jobs
+
+    with_service(FakeSolver(), scenario)
+
+
+def test_a_profile_that_makes_no_sense_is_refused_with_its_key() -> None:
+    async def scenario(stub: Any) -> None:
+        spec = job_spec()
+        spec.profile.cluster.pp_size = 3
+        for call in (
+            stub.CreateJob(pb.CreateJobRequest(job="a", spec=spec)),
+            stub.SolvePlan(pb.SolvePlanRequest(profile=spec.profile, lengths_tokens=(3,))),
+        ):
+            code, answer = await refused(call)
+            assert code is INVALID_ARGUMENT
+            assert f"model.layers is {PROFILE.model.layers}, it must be a multiple of cluster.pp_size" in answer
+
+    with_service(FakeSolver(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"step": -1}, "step is -1, it must be at least 0"),
+        ({"step": 0, "target_token_count": 13}, "target_token_count is 13, it must be from 0 to the batch's 12 tokens"),
+        ({"step": 0, "target_token_count": -1}, "target_token_count is -1"),
+    ],
+)
+def test_a_submission_that_makes_no_sense_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    async def scenario(stub: Any) -> None:
+        await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+
+        code, answer = await refused(stub.SubmitBatch(submission("a", **changes)))
+
+        assert code is INVALID_ARGUMENT
+        assert sentence in answer
+
+    with_service(FakeSolver(), scenario)
+
+
+async def wait_with_pings(config: ServerConfig, ping_interval_s: float, wait_s: float) -> grpc.StatusCode:
+    """Wait for a plan that never comes, with client keepalive; return how the wait ended."""
+    server = await start_server(FakeSolver(), config)
+    options = [
+        ("grpc.keepalive_time_ms", int(ping_interval_s * 1000)),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    try:
+        async with grpc.aio.insecure_channel(server.address, options=options) as channel:
+            stub: Any = planner_service_pb2_grpc.PlannerServiceStub(channel)  # type: ignore[no-untyped-call]
+            await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+            code, _ = await refused(stub.GetPlan(plan_request("a", 0), timeout=wait_s))
+            return code
+    finally:
+        await server.stop(0.0)
+
+
+def test_clients_may_ping_at_the_documented_interval_and_are_sent_away_when_they_ping_more_often() -> None:
+    # gRPC sends keepalive pings once a second at most; the third one too many ends the connection.
+    allowing = dataclasses.replace(CONFIG, min_ping_interval_s=0.5)
+
+    async def run() -> tuple[grpc.StatusCode, grpc.StatusCode]:
+        few, many = await asyncio.gather(wait_with_pings(allowing, 1.0, 10.0), wait_with_pings(CONFIG, 1.0, 10.0))
+        return few, many
+
+    assert asyncio.run(run()) == (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+
+
+def test_the_documented_ping_interval_is_below_the_ten_seconds_that_clients_use() -> None:
+    assert ServerConfig().min_ping_interval_s < 10.0
+
+
+def test_health_tells_that_the_planner_serves() -> None:
+    async def run() -> None:
+        server = await start_server(FakeSolver(), CONFIG)
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            for service in ("", SERVICE_NAME):
+                response = await health.Check(health_pb2.HealthCheckRequest(service=service))
+                assert response.status == health_pb2.HealthCheckResponse.SERVING
+            code, _ = await refused(health.Check(health_pb2.HealthCheckRequest(service="other")))
+            assert code is grpc.StatusCode.NOT_FOUND
+        await server.stop(0.0)
+
+    asyncio.run(run())
+
+
+def test_a_port_in_use_is_told_before_anything_starts() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        with pytest.raises(InvalidAddressError, match=f"cannot listen on {address}: another process listens there"):
+            check_listenable(address)
+
+
+def test_two_services_never_share_a_port() -> None:
+    async def run() -> None:
+        first = await start_server(FakeSolver(), CONFIG)
+        try:
+            with pytest.raises(InvalidAddressError, match=f"cannot listen on {first.address}"):
+                await start_server(FakeSolver(), dataclasses.replace(CONFIG, listen=first.address))
+        finally:
+            await first.stop(0.0)
+
+    asyncio.run(run())
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(InvalidAddressError, match=r"cannot listen on 192\.0\.2\.77:0: "):
+        check_listenable("192.0.2.77:0")
+
+
+def test_loopback_is_told_from_addresses_that_others_reach() -> None:
+    assert check_listenable(ServerConfig().listen.rpartition(":")[0] + ":0").is_loopback
+    assert check_listenable("localhost:0").is_loopback
+    assert not check_listenable("0.0.0.0:0").is_loopback
+
+
+@pytest.mark.parametrize("address", ["", "host", ":50051", "host:", "host:x", "host:-1", "host:65536", "::1:50051"])
+def test_an_address_that_is_not_host_and_port_is_refused(address: str) -> None:
+    with pytest.raises(InvalidAddressError, match="address"):
+        parse_address(address)
+
+
+def test_addresses_are_split_into_host_and_port() -> None:
+    assert parse_address("127.0.0.1:50051") == ("127.0.0.1", 50051)
+    assert parse_address("[::1]:0") == ("::1", 0)
+
+
+def test_the_default_number_of_workers_is_from_1_to_8() -> None:
+    assert 1 <= default_num_workers() <= 8
