@@ -1,0 +1,1 @@
+"""Workload-balanced chunking (paper, III-B): from sequence lengths to chunks."""

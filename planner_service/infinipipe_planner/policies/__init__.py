@@ -1,0 +1,1 @@
+"""Policies: ways to turn lengths into pipelines, by name."""

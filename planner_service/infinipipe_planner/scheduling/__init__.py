@@ -1,0 +1,1 @@
+"""Chunk scheduling (paper, III-C): sequence grouping, 1F1B order and recompute."""

@@ -1,0 +1,51 @@
+"""The recompute problem as an integer linear program in SCIP (paper, Alg. 2, lines 6 to 17).
+
+Deterministic: SCIP's ``optimize`` uses one thread and fixed seeds, and the limit counts nodes instead of seconds.
+"""
+
+from dataclasses import dataclass
+
+from pyscipopt import Model, quicksum
+
+from infinipipe_planner.scheduling.recompute_problem import IlpLimits, RecomputeProblem
+
+_MIB_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class IlpResult:
+    """What the solver found.
+
+    Attributes:
+        values: Value of every variable as the solver holds it, close to an integer; None without a solution.
+        bound: No solution has a smaller sum.
+    """
+
+    values: tuple[float, ...] | None
+    bound: float
+
+
+def solve_ilp(problem: RecomputeProblem, limits: IlpLimits) -> IlpResult:
+    """Minimise the sum of recomputed layers within memory (Eq. 20).
+
+    Bytes enter in MiB: the solver's tolerances are made for numbers of that size.
+    """
+    model = Model("recompute")
+    model.hideOutput()
+    model.setParam("limits/gap", limits.gap_ratio)
+    model.setParam("limits/nodes", limits.node_limit)
+    variables = [
+        model.addVar(f"layers_{index}", vtype="I", lb=0, ub=problem.layer_limit)
+        for index in range(problem.variable_count)
+    ]
+    for number, constraint in enumerate(problem.constraints):
+        saved_mib = quicksum(saved / _MIB_BYTES * variables[index] for index, saved in constraint.saved_bytes.items())
+        excess_mib = (constraint.full_bytes - constraint.free_bytes) / _MIB_BYTES
+        model.addCons(saved_mib >= excess_mib, f"memory_of_stage_{constraint.stage_index}_window_{number}")
+    model.setObjective(quicksum(variables), "minimize")
+    model.optimize()
+    # Asked for a value without a solution, SCIP returns numbers all the same.
+    best = model.getBestSol() if model.getNSols() > 0 else None
+    if best is None:
+        return IlpResult(None, 0.0)
+    return IlpResult(tuple(best[variable] for variable in variables), model.getDualbound())

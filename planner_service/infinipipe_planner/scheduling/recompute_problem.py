@@ -1,0 +1,101 @@
+"""The recompute problem of one pipeline as numbers (paper, Eqs. 18 to 20 and the loops of Alg. 2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infinipipe_contract.cost_model import CostModel
+from infinipipe_contract.plan import kept_chunks
+from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, chunk_windows, recompute_variable
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConstraint:
+    """Memory of one window of one stage (Eq. 20): ``full_bytes - sum(saved * c) <= free_bytes``.
+
+    Attributes:
+        stage_index: 0-based stage.
+        full_bytes: Activations of the window's chunks without recompute (Alg. 2: the sum of I_p[k]).
+        saved_bytes: Bytes that one recomputed layer of a chunk saves, by the index of its variable (Alg. 2: F[k]).
+        free_bytes: Usable bytes of a device beside its model states (Eq. 20: G - M_ms(p)).
+    """
+
+    stage_index: int
+    full_bytes: float
+    saved_bytes: dict[int, float]
+    free_bytes: float
+
+    def needed_bytes(self, recompute: Sequence[int]) -> float:
+        """Activations of the window when every variable has that many layers recomputed (Eq. 19)."""
+        return self.full_bytes - sum(saved * recompute[index] for index, saved in self.saved_bytes.items())
+
+    def holds(self, recompute: Sequence[int]) -> bool:
+        """Tell whether the window fits, in bytes and without tolerance."""
+        return self.needed_bytes(recompute) <= self.free_bytes
+
+    def least_bytes(self, layer_limit: int) -> float:
+        """Activations of the window with as much recompute as helps."""
+        return self.full_bytes - layer_limit * sum(max(saved, 0.0) for saved in self.saved_bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class IlpLimits:
+    """When a solver may stop.
+
+    Attributes:
+        gap_ratio: Distance between solution and bound, relative to the solution, at which it counts as optimal.
+        node_limit: Branch-and-bound nodes; unlike seconds they stop every run at the same place.
+    """
+
+    gap_ratio: float
+    node_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeProblem:
+    """Minimise the sum of the variables within the memory of every window (Eq. 20).
+
+    Attributes:
+        variable_count: Chunks + stages - 1 (Eq. 15).
+        layer_limit: Layers of a stage, the upper bound of every variable.
+        constraints: One a window, but for those that fit without recompute and can only shrink.
+    """
+
+    variable_count: int
+    layer_limit: int
+    constraints: tuple[WindowConstraint, ...]
+
+    def find_shortage(self) -> WindowConstraint | None:
+        """Find the window that lacks the most bytes with full recompute; None when all fit."""
+        shortages = [
+            (constraint.least_bytes(self.layer_limit) - constraint.free_bytes, -index, constraint)
+            for index, constraint in enumerate(self.constraints)
+        ]
+        lacking_bytes, _, worst = max(shortages, default=(0.0, 0, None))
+        return worst if lacking_bytes > 0 else None
+
+
+def build_recompute_problem(order: PipelineOrder, costs: CostModel) -> RecomputeProblem:
+    """Write down the problem of one pipeline (paper, Alg. 2, lines 1 to 15)."""
+    profile = costs.profile
+    pp_size = profile.cluster.pp_size
+    kept = kept_chunks(order.chunks)
+    saved = [
+        costs.saved_bytes_per_layer(chunk.token_count, keeps_kv=index in kept)
+        for index, chunk in enumerate(order.chunks)
+    ]
+    constraints = []
+    for stage_index, passes in enumerate(order.stages):
+        full = [
+            costs.full_activation_bytes(chunk.token_count, stage_index, keeps_kv=index in kept)
+            for index, chunk in enumerate(order.chunks)
+        ]
+        free_bytes = profile.usable_memory_bytes - profile.memory.model_state_bytes[stage_index]
+        for window in chunk_windows(passes):
+            full_bytes = sum(full[index] for index in window)
+            saved_bytes = {
+                recompute_variable(pp_size, stage_index, order.backward_rank[index]): saved[index] for index in window
+            }
+            if full_bytes <= free_bytes and min(saved_bytes.values()) >= 0:
+                continue
+            constraints.append(WindowConstraint(stage_index, full_bytes, saved_bytes, free_bytes))
+    return RecomputeProblem(len(order.chunks) + pp_size - 1, profile.layers_per_stage, tuple(constraints))

@@ -1,0 +1,1 @@
+"""Profiles, batches and small helpers for the tests of the planner."""

@@ -1,0 +1,23 @@
+"""Work for a solver pool: a batch that is planned at once, and one that keeps the solver busy."""
+
+from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.solver_pool import SolverPool
+from support_planner.batches import github_lengths
+from support_planner.profiles import llama_profile
+
+QUICK = github_lengths(64, 65_536)
+PROFILE = llama_profile()
+# Equal long sequences in little memory: the hard case for the solver.
+SLOW = [131_072] * 16
+SLOW_PROFILE = llama_profile(device_memory_bytes=40e9)
+ENDLESS = 10**9
+
+
+async def solve_quick(pool: SolverPool, step: int = 0) -> ExecutionPlan:
+    return await pool.solve(QUICK, PROFILE, PlanOptions(), job="job", generation=1, step=step, target_token_count=None)
+
+
+async def solve_slow(pool: SolverPool, node_limit: int = 1000) -> ExecutionPlan:
+    options = PlanOptions(gap_ratio=1e-9, node_limit=node_limit, max_slice_count=3)
+    return await pool.solve(SLOW, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)
