@@ -1,0 +1,66 @@
+"""One rank of a training run.
+
+    torchrun --nproc-per-node 4 -m infinipipe_executor --config run.toml --planner HOST:PORT
+
+Reads and checks everything that can be wrong before ranks wait for each other, then trains.
+"""
+
+import argparse
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from infinipipe_executor.config import RunConfig, load_config
+from infinipipe_executor.errors import ConfigError
+from infinipipe_executor.failure import exit_failed
+
+
+def main() -> None:
+    """Run one rank; any failure ends the process with a non-zero exit code."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    arguments = _parse_arguments()
+    try:
+        _set_up_logging()
+        config = load_config(arguments.config)
+        _check_world(config)
+        _train(config, arguments.planner)
+    except Exception as error:  # the last place that can say what happened
+        exit_failed(error)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m infinipipe_executor", description="One rank of a training run.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the run (TOML)")
+    parser.add_argument("--planner", required=True, metavar="HOST:PORT", help="address of the planning service")
+    return parser.parse_args()
+
+
+def _set_up_logging() -> None:
+    """Rank 0 tells about the run; the others speak up when something is wrong, or when they make the shared tokens."""
+    rank = int(os.environ.get("RANK", "0"))
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if rank == 0 else logging.WARNING)
+    logging.getLogger("infinipipe_executor.data.corpus").setLevel(logging.INFO)
+
+
+def _check_world(config: RunConfig) -> None:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    needed = config.cluster.pp_size * config.cluster.sp_size
+    if world_size != needed:
+        raise ConfigError(
+            f"{world_size} ranks were started, [cluster] pp_size {config.cluster.pp_size} x sp_size "
+            f"{config.cluster.sp_size} needs {needed} (torchrun --nproc-per-node, --nnodes)"
+        )
+
+
+def _train(config: RunConfig, planner_address: str) -> None:
+    from infinipipe_executor.run import run_training  # noqa: PLC0415  # torch takes seconds: configuration comes first
+
+    run_training(config, planner_address)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Metrics: what a plan consists of, what the ranks measured, and the one line that a step prints.
+
+Pure; the trainer gathers and prints.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infinipipe_contract.plan import ChunkKind, ExecutionPlan, chunk_kinds, slices_by_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PlanShape:
+    """What a plan consists of.
+
+    Attributes:
+        token_count: Tokens of the batch.
+        chunk_count_by_kind: Chunks of every kind; a kind without chunks is absent.
+        longest_slice_count: Slices of the longest sequence (paper: K).
+        pipeline_count: Pipelines.
+        recomputed_layer_count: Layers recomputed in the step, over all stages and chunks.
+    """
+
+    token_count: int
+    chunk_count_by_kind: Counter[ChunkKind]
+    longest_slice_count: int
+    pipeline_count: int
+    recomputed_layer_count: int
+
+
+def describe_plan(plan: ExecutionPlan) -> PlanShape:
+    """Count what a plan consists of."""
+    kinds: Counter[ChunkKind] = Counter()
+    longest = (0, 0)  # tokens, slices
+    for pipeline in plan.pipelines:
+        kinds.update(chunk_kinds(pipeline.chunks))
+        for pieces in slices_by_sequence(pipeline.chunks).values():
+            longest = max(longest, (pieces[-1][0].end_token, len(pieces)))
+    return PlanShape(
+        token_count=sum(chunk.token_count for pipeline in plan.pipelines for chunk in pipeline.chunks),
+        chunk_count_by_kind=kinds,
+        longest_slice_count=longest[1],
+        pipeline_count=len(plan.pipelines),
+        recomputed_layer_count=sum(
+            action.recompute_layer_count
+            for pipeline in plan.pipelines
+            for actions in pipeline.stages
+            for action in actions
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """What the whole job measured in one step.
+
+    Attributes:
+        loss: Mean cross-entropy over all targets of the batch.
+        grad_norm: Global norm of the gradients before clipping.
+        makespan_s: Seconds from the common start of the step to the end of the last action on any rank.
+        bubble_ratio: Share of it in which ranks did not compute, mean over ranks.
+        plan_wait_s: Seconds that rank 0 waited for the plan.
+    """
+
+    loss: float
+    grad_norm: float
+    makespan_s: float
+    bubble_ratio: float
+    plan_wait_s: float
+
+
+def bubble_ratio(busy_s: Sequence[float], makespan_s: float) -> float:
+    """Share of the makespan in which ranks are idle, mean over ranks; 0 for a step that took no time."""
+    return 1 - math.fsum(busy_s) / (len(busy_s) * makespan_s) if makespan_s > 0 else 0.0
+
+
+def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep) -> str:
+    """Write one line about a step: what was trained, how it was cut, what was expected and what was measured."""
+    shape = describe_plan(plan)
+    kinds = "/".join(f"{shape.chunk_count_by_kind[kind]}{kind.value[0]}" for kind in ChunkKind)
+    return (
+        f"step {step + 1:>{len(str(steps))}}/{steps}"
+        f"  loss {measured.loss:.4f}"
+        f"  grad norm {measured.grad_norm:.3f}"
+        f"  tokens {shape.token_count}"
+        f"  chunks {kinds}"
+        f"  K {shape.longest_slice_count}"
+        f"  pipelines {shape.pipeline_count}"
+        f"  recompute {shape.recomputed_layer_count} layers"
+        f"  predicted {plan.estimate.makespan_s:.2f} s"
+        f"  measured {measured.makespan_s:.2f} s"
+        f"  bubble {plan.estimate.bubble_ratio:.0%}/{measured.bubble_ratio:.0%}"
+        f"  plan wait {measured.plan_wait_s:.1f} s"
+    )

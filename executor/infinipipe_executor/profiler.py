@@ -1,0 +1,223 @@
+"""Profiler: the numbers of the cost model, measured on this machine before the job starts.
+
+All ranks run probe plans through their own stages with the ordinary runner, so that what is measured is what training
+does: messages, sharding and neighbours on the same cores included. Eq. 1 is fitted to the slowest rank's passes. Entry
+point: ``measure_profile``.
+"""
+
+import logging
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from infinipipe_contract.cost_model import CostModel
+from infinipipe_contract.plan import (
+    Action,
+    ActionKind,
+    Chunk,
+    ChunkId,
+    Estimate,
+    ExecutionPlan,
+    Pipeline,
+    Slice,
+    SolveOutcome,
+    SolveReport,
+    plan_digest,
+)
+from infinipipe_contract.profile import Cluster, ComputeCost, MemoryCost, ModelShape, Profile, check_profile
+from infinipipe_executor.config import ClusterConfig
+from infinipipe_executor.data.batch import Batch, make_sequence
+from infinipipe_executor.fit import Fit, PassSample, fit_compute_cost
+from infinipipe_executor.links import measure_all2all, measure_p2p, slowest
+from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.model.config import ModelConfig
+from infinipipe_executor.model.memory import logits_bytes, model_state_bytes, token_bytes
+from infinipipe_executor.pipeline.runner import StepRunner
+
+logger = logging.getLogger(__name__)
+
+# Runs of every probe that count; the median of them is taken. One more warms up.
+REPEATS = 3
+
+# Share of a pass that counts as computation at least.
+MIN_COMPUTE_RATIO = 0.1
+
+# Shorter probes would measure nothing but the fixed cost.
+_MIN_PROBE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredProfile:
+    """A profile and how well it fits.
+
+    Attributes:
+        profile: The profile, equal on all ranks.
+        forward_error_ratio: Mean relative error on forward passes that the fit had not seen.
+        backward_error_ratio: The same for backward passes.
+    """
+
+    profile: Profile
+    forward_error_ratio: float
+    backward_error_ratio: float
+
+
+def measure_profile(
+    model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, runner: StepRunner, context_tokens: int, dtype_bytes: int
+) -> MeasuredProfile:
+    """Measure this machine; a collective of all ranks that leaves gradients in the runner's stage.
+
+    Args:
+        model: Sizes of the model.
+        cluster: Sizes of the cluster.
+        mesh: Where this rank stands.
+        runner: Runs the probes.
+        context_tokens: Longest sequence of the job; probes are as long, if half of the memory holds them.
+        dtype_bytes: Bytes of one activation element.
+
+    Raises:
+        PeerLostError: If another rank is gone.
+    """
+    base = _base_profile(model, cluster, mesh, dtype_bytes)
+    probe_tokens = min(context_tokens, max(_MIN_PROBE_TOKENS, _fitting_tokens(base) // 2))
+    probes = probe_chunks(probe_tokens)
+    forward_s, backward_s = _time_probes(probes, model, mesh, runner)
+    chunks = [chunk for probe in probes for chunk in probe]
+    forward, backward = (_fit(chunks, seconds, base) for seconds in (forward_s, backward_s))
+    profile = replace(
+        base,
+        forward=forward.cost,
+        backward=backward.cost,
+        comment=f"measured with probes of up to {probe_tokens} tokens",
+    )
+    check_profile(profile)
+    return MeasuredProfile(profile, forward.unseen_error_ratio, backward.unseen_error_ratio)
+
+
+def _fit(chunks: Sequence[Chunk], seconds: Sequence[float], base: Profile) -> Fit:
+    """Fit Eq. 1 to what is left of the measured passes without their all-to-alls (Eq. 4)."""
+    costs = CostModel(base)
+    samples = [
+        PassSample(
+            quadratic=sum(piece.end_token**2 - piece.start_token**2 for piece in chunk.slices),
+            tokens=chunk.token_count,
+            # The link alone can be slower than in a pass: never leave a pass without computation.
+            compute_s=max(passed_s - costs.all2all_s(chunk.token_count), MIN_COMPUTE_RATIO * passed_s),
+        )
+        for chunk, passed_s in zip(chunks, seconds, strict=True)
+    ]
+    return fit_compute_cost(samples, base.device_count, base.cluster.pp_size)
+
+
+def probe_chunks(tokens: int) -> list[list[Chunk]]:
+    """Make the probes: a grid of contexts and lengths, with batched, split and hybrid chunks.
+
+    Args:
+        tokens: Tokens of the longest probe sequence, at least 16.
+
+    Returns:
+        The chunks of every probe, in forward order; each probe holds at most about twice ``tokens`` tokens.
+    """
+    return [
+        _sliced(0, tokens, 4),
+        [*_sliced(0, tokens // 2, 4), Chunk((Slice(1, 0, tokens // 2),))],
+        [
+            Chunk(tuple(Slice(index, 0, tokens // 16) for index in range(8))),
+            Chunk(tuple(Slice(index, 0, max(1, tokens // 64)) for index in range(8, 12))),
+            Chunk((Slice(12, 0, max(1, tokens // 64)),)),
+            *_sliced(13, tokens // 4, 2, beside=Slice(14, 0, tokens // 8)),
+        ],
+    ]
+
+
+def _sliced(sequence_index: int, tokens: int, count: int, beside: Slice | None = None) -> list[Chunk]:
+    """Cut one sequence into equal slices, a chunk each; the last chunk also holds ``beside``."""
+    length = tokens // count
+    chunks = [Chunk((Slice(sequence_index, index * length, length),)) for index in range(count)]
+    if beside is not None:
+        chunks[-1] = Chunk((*chunks[-1].slices, beside))
+    return chunks
+
+
+def _base_profile(model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_bytes: int) -> Profile:
+    """Everything but the compute cost."""
+    pp_size, sp_size = mesh.pp_size, mesh.sp_size
+    return Profile(
+        name=f"measured-{cluster.device}-pp{pp_size}-sp{sp_size}",
+        model=ModelShape(model.layers, model.hidden, model.kv_dim, model.ffn, model.vocab, dtype_bytes),
+        cluster=Cluster(pp_size, sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio),
+        forward=ComputeCost(0.0, 0.0, 0.0),
+        backward=ComputeCost(0.0, 0.0, 0.0),
+        all2all=measure_all2all(mesh),
+        p2p=measure_p2p(mesh),
+        param_gather_s=(0.0,) * pp_size,  # part of a chunk's fixed cost, as it is measured
+        memory=MemoryCost(
+            token_bytes=token_bytes(model, dtype_bytes, sp_size),
+            logits_bytes=logits_bytes(model, dtype_bytes),
+            model_state_bytes=tuple(model_state_bytes(model, pp_size, sp_size, p) for p in range(pp_size)),
+        ),
+    )
+
+
+def _fitting_tokens(base: Profile) -> int:
+    """Tokens whose activations fit into every stage at once, without recompute."""
+    costs = CostModel(base)
+    return min(
+        int((base.usable_memory_bytes - state_bytes) / costs.full_activation_bytes(1, p, keeps_kv=True))
+        for p, state_bytes in enumerate(base.memory.model_state_bytes)
+    )
+
+
+def _time_probes(
+    probes: list[list[Chunk]], model: ModelConfig, mesh: Mesh, runner: StepRunner
+) -> tuple[list[float], list[float]]:
+    """Run every probe and return seconds per chunk, forward and backward, of the slowest rank."""
+    medians: list[float] = []
+    for number, chunks in enumerate(probes, start=1):
+        logger.info("measuring this machine: probe %d of %d", number, len(probes))
+        plan, batch = _probe_plan(chunks, mesh.pp_size), _probe_batch(chunks, model.vocab)
+        runs: list[dict[tuple[ActionKind, ChunkId], float]] = []
+        for _ in range(REPEATS + 1):
+            spans = runner.run(plan, batch).spans
+            runs.append({(span.kind, span.chunk_id): span.end_s - span.start_s for span in spans})
+        medians += [
+            statistics.median(run[kind, ChunkId(0, index)] for run in runs[1:])
+            for index in range(len(chunks))
+            for kind in ActionKind
+        ]
+    seconds = slowest(medians, mesh)
+    return seconds[0::2], seconds[1::2]
+
+
+def _probe_plan(chunks: list[Chunk], pp_size: int) -> ExecutionPlan:
+    """All chunks forward, then backward in reverse: the simplest order that keeps all stages at work."""
+    forward = [Action(ActionKind.FORWARD, index) for index in range(len(chunks))]
+    backward = [Action(ActionKind.BACKWARD, index) for index in reversed(range(len(chunks)))]
+    lengths = _probe_lengths(chunks)
+    plan = ExecutionPlan(
+        job="",
+        generation=0,
+        step=0,
+        policy="probe",
+        pipelines=(Pipeline(tuple(chunks), ((*forward, *backward),) * pp_size),),
+        target_token_count=sum(length - 1 for length in lengths),
+        estimate=Estimate(0.0, 0.0, 0.0, 0.0, ()),
+        report=SolveReport(SolveOutcome.FALLBACK, 0.0, 1),
+    )
+    return replace(plan, digest=plan_digest(plan))
+
+
+def _probe_lengths(chunks: list[Chunk]) -> list[int]:
+    ends: dict[int, int] = {}
+    for chunk in chunks:
+        for piece in chunk.slices:
+            ends[piece.sequence_index] = max(ends.get(piece.sequence_index, 0), piece.end_token)
+    return [ends[index] for index in sorted(ends)]
+
+
+def _probe_batch(chunks: list[Chunk], vocab: int) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    return Batch(
+        tuple(make_sequence(torch.randint(vocab, (length,), generator=generator)) for length in _probe_lengths(chunks))
+    )

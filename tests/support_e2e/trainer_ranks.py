@@ -1,0 +1,136 @@
+"""What the ranks of a group run in tests of the trainer and the profiler."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.profile import Profile
+from infinipipe_executor.agreement import check_agreement
+from infinipipe_executor.config import load_config
+from infinipipe_executor.data.batch import Batch, make_sequence
+from infinipipe_executor.data.corpus import open_corpus
+from infinipipe_executor.errors import ExecutorError
+from infinipipe_executor.model.stage import build_stage
+from infinipipe_executor.pipeline.runner import StepRunner
+from infinipipe_executor.plan_client import PlanClient, RankReport
+from infinipipe_executor.planning import Planning
+from infinipipe_executor.profiler import MeasuredProfile, measure_profile
+from infinipipe_executor.trainer import Trainer
+from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.solve import solve_plan
+from support_e2e.runs import TINY, tiny_profile, write_run
+from support_executor.ranks import mesh_of
+
+
+class LocalPlanner(PlanClient):
+    """A planner within the rank, which writes down what it is asked."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__("127.0.0.1:1")
+        self.asked: list[tuple[str, int]] = []
+        self.reports: list[RankReport] = []
+        self._profile = profile
+        self._batches: dict[int, tuple[Sequence[int], int | None]] = {}
+
+    def submit_batch(self, step: int, lengths_tokens: Sequence[int], target_token_count: int | None = None) -> int:
+        self.asked.append(("submit", step))
+        self._batches[step] = (lengths_tokens, target_token_count)
+        return 0
+
+    def fetch_plan(self, step: int, **_: Any) -> ExecutionPlan:
+        self.asked.append(("fetch", step))
+        lengths, target_count = self._batches[step]
+        return solve_plan(
+            lengths,
+            self._profile,
+            PlanOptions(),
+            job="tiny",
+            generation=1,
+            step=step,
+            target_token_count=target_count,
+        )
+
+    def report_step(self, step: int, report: RankReport) -> None:
+        self.asked.append(("report", step))
+        self.reports.append(report)
+
+
+class _Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append((record.levelname, record.getMessage()))
+
+
+class TrainerRank:
+    """A trainer of one rank, its planner and what it logged."""
+
+    def __init__(self, folder: Path) -> None:
+        config = load_config(write_run(folder, pp_size=1, sp_size=1))
+        self.mesh = mesh_of(1, 1)
+        self.stage = build_stage(TINY, self.mesh, dtype=torch.float32, seed=3)
+        profile = tiny_profile(1, 1, device_memory_bytes=4 * 2**20)
+        self.planner = LocalPlanner(profile)
+        corpus = open_corpus(config.data, TINY.vocab)
+        planning = Planning(self.planner, 0, profile, wait_timeout_s=5.0)
+        group = dist.group.WORLD
+        assert group is not None
+        self.trainer = Trainer(config, self.mesh, self.stage, corpus, planning, group)
+        self.records = _Records()
+        logger = logging.getLogger("infinipipe_executor")
+        logger.handlers = [self.records]
+        logger.setLevel(logging.INFO)
+
+    def parameters(self) -> torch.Tensor:
+        """All parameters in one row."""
+        return torch.cat([parameter.detach().to_local().flatten() for parameter in self.stage.parameters()]).clone()  # type: ignore[attr-defined]  # sharded
+
+
+def train(folder: Path) -> tuple[list[tuple[str, int]], list[RankReport], list[str]]:
+    """Train all steps; return what the planner was asked, the reports and the lines of the steps."""
+    rank = TrainerRank(folder)
+    rank.trainer.train()
+    lines = [message for _, message in rank.records.seen if message.startswith("step")]
+    return rank.planner.asked, rank.planner.reports, lines
+
+
+def train_without_targets(folder: Path) -> tuple[bool, bool, list[tuple[str, str]], list[tuple[str, int]]]:
+    """Train a batch without targets, then one with; return whether each left the model alone, the log, the requests."""
+    rank = TrainerRank(folder)
+    token_ids = torch.arange(40) % TINY.vocab
+    masked = Batch((make_sequence(token_ids, torch.zeros(40, dtype=torch.bool)), make_sequence(token_ids[:1])))
+    learnt = Batch((make_sequence(token_ids),))
+    same = []
+    for step, batch in enumerate((masked, learnt)):
+        before = rank.parameters()
+        rank.planner.submit_batch(step, batch.lengths_tokens, batch.target_token_count)
+        rank.trainer.train_step(step, batch)
+        same.append(torch.equal(before, rank.parameters()))
+    return same[0], same[1], rank.records.seen, rank.planner.asked
+
+
+def disagree(plans: Sequence[str], batches: Sequence[str]) -> str:
+    """Compare digests of one letter a rank; return the error."""
+    group = dist.group.WORLD
+    assert group is not None
+    rank = dist.get_rank()
+    try:
+        check_agreement(7, plans[rank] * 64, batches[rank] * 64, group)
+    except ExecutorError as error:
+        return f"{type(error).__name__}: {error}"
+    return "agreed"
+
+
+def measure(folder: Path, pp_size: int, sp_size: int) -> MeasuredProfile:
+    """Measure a profile."""
+    config = load_config(write_run(folder / str(dist.get_rank()), pp_size=pp_size, sp_size=sp_size))
+    mesh = mesh_of(pp_size, sp_size)
+    stage = build_stage(TINY, mesh, dtype=torch.float32, seed=3)
+    return measure_profile(TINY, config.cluster, mesh, StepRunner(stage, mesh), 128, dtype_bytes=4)

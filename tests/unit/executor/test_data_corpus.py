@@ -1,0 +1,237 @@
+"""From files to token sequences: real files, a real tokenizer, and every refusal."""
+
+import json
+import logging
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from infinipipe_executor.config import DataConfig
+from infinipipe_executor.data.batch import IGNORE_TARGET
+from infinipipe_executor.data.corpus import Corpus, open_corpus
+from infinipipe_executor.data.documents import SHOWN_SKIPS, SkippedDocuments, read_documents
+from infinipipe_executor.data.tokenizer import read_tokenizer, train_tokenizer
+from infinipipe_executor.errors import DataError
+
+TEXTS = ["def add(a, b):\n    return a + b\n" * 4, "x = 1\n", "class A:\n    pass\n" * 3]
+
+
+def write_tree(folder: Path, texts: list[str]) -> Path:
+    folder.mkdir()
+    for index, text in enumerate(texts):
+        (folder / f"{index}.py").write_text(text)
+    return folder
+
+
+def data_config(tmp_path: Path, corpus: Path, **changes: object) -> DataConfig:
+    values: dict[str, object] = {
+        "corpus": corpus,
+        "cache": tmp_path / "cache",
+        "context_tokens": 4096,
+        "beyond_context": "truncate",
+        "sequences_per_batch": 2,
+    }
+    return DataConfig.model_validate(values | changes)
+
+
+def decode(tmp_path: Path, corpus: Corpus) -> list[str]:
+    (path,) = (tmp_path / "cache").glob("tokens-*/tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(path))
+    return [tokenizer.decode(corpus.sequence(index).token_ids.tolist()) for index in range(len(corpus))]
+
+
+def test_every_file_of_a_tree_becomes_one_sequence_and_its_tokens_spell_it(tmp_path: Path) -> None:
+    corpus = open_corpus(data_config(tmp_path, write_tree(tmp_path / "t", TEXTS)), vocab=300)
+
+    assert decode(tmp_path, corpus) == TEXTS
+
+
+def test_targets_are_the_next_tokens_and_the_last_token_has_none(tmp_path: Path) -> None:
+    corpus = open_corpus(data_config(tmp_path, write_tree(tmp_path / "t", TEXTS)), vocab=300)
+
+    sequence = corpus.sequence(0)
+
+    assert torch.equal(sequence.target_ids[:-1], sequence.token_ids[1:])
+    assert sequence.target_ids[-1] == IGNORE_TARGET
+
+
+def test_empty_and_undecodable_files_and_excluded_folders_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = write_tree(tmp_path / "t", [*TEXTS, "", "\n\n"])
+    (tree / "latin.py").write_bytes(b"# caf\xe9\n")
+    (tree / "site-packages").mkdir()
+    (tree / "site-packages" / "other.py").write_text("y = 2\n")
+    (tree / "readme.txt").write_text("not asked for")
+
+    with caplog.at_level(logging.INFO):
+        corpus = open_corpus(data_config(tmp_path, tree, exclude=("site-packages",)), vocab=300)
+
+    assert len(corpus) == 3
+    assert corpus.report.skipped == {"empty": 2, "not UTF-8": 1}
+    assert "3 documents, 2 skipped (empty), 1 skipped (not UTF-8)" in str(corpus.report)
+    assert "latin.py: skipped, not UTF-8" in caplog.text
+
+
+def test_a_link_to_a_folder_is_a_corpus(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(write_tree(tmp_path / "t", TEXTS))
+
+    assert len(open_corpus(data_config(tmp_path, tmp_path / "link"), vocab=300)) == 3
+
+
+def test_jsonl_lines_without_text_are_skipped_with_file_and_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [
+        '{"text": ""}',
+        '{"text": "alpha"}',
+        '{"text": null}',
+        '{"other": "beta"}',
+        "",
+        '{"text": 5}',
+        '{"text": "ga',
+        '"text"',
+        json.dumps({"text": "delta\r\nepsilon", "source": "somewhere"}),
+    ]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\ufeff" + "\n".join(lines))
+    skipped = SkippedDocuments()
+
+    with caplog.at_level(logging.INFO):
+        documents = list(read_documents(path, "*.py", (), skipped))
+
+    assert documents == [("corpus.jsonl:2", "alpha"), ("corpus.jsonl:9", "delta\r\nepsilon")]
+    assert skipped.count_by_reason == {
+        "empty": 1,
+        '"text" is null': 1,
+        'no "text"': 2,
+        "blank line": 1,
+        '"text" is a int': 1,
+        "not JSON": 1,
+    }
+    for words in ("corpus.jsonl:1: skipped, empty", 'corpus.jsonl:3: skipped, "text" is null'):
+        assert words in caplog.text
+
+
+def test_the_report_of_a_jsonl_corpus_counts_what_was_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": ""}\n{"text": "alpha"}\n{"text": null}\n')
+
+    corpus = open_corpus(data_config(tmp_path, path), vocab=300)
+
+    assert len(corpus) == 1
+    assert '1 documents, 1 skipped (empty), 1 skipped ("text" is null)' in str(corpus.report)
+
+
+def test_many_skipped_documents_are_shown_a_few_times_and_then_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+    skipped = SkippedDocuments()
+
+    with caplog.at_level(logging.INFO):
+        for index in range(100):
+            skipped.add("empty", f"file{index}")
+
+    assert skipped.count_by_reason == {"empty": 100}
+    assert len(caplog.records) == SHOWN_SKIPS
+
+
+def test_training_a_tokenizer_twice_gives_the_same_one() -> None:
+    assert train_tokenizer(TEXTS, 300).to_str() == train_tokenizer(TEXTS, 300).to_str()
+
+
+def test_the_tokens_are_made_once_and_again_only_when_the_texts_or_the_vocabulary_change(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "t", TEXTS)
+    config = data_config(tmp_path, tree)
+
+    def folders() -> set[str]:
+        return {path.name for path in (tmp_path / "cache").glob("tokens-*")}
+
+    open_corpus(config, vocab=300)
+    first = folders()
+    (made,) = (tmp_path / "cache" / name / "token_ids.npy" for name in first)
+    made_ns = made.stat().st_mtime_ns
+    open_corpus(config, vocab=300)
+    assert folders() == first
+    assert made.stat().st_mtime_ns == made_ns
+
+    (tree / "0.py").write_text("changed = True\n")
+    open_corpus(config, vocab=300)
+    assert len(folders()) == 2
+    open_corpus(config, vocab=290)
+    assert len(folders()) == 3
+
+
+def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    train_tokenizer(["zz" * 50], 257).save(str(path))
+
+    corpus = open_corpus(data_config(tmp_path, write_tree(tmp_path / "t", ["zzzz"]), tokenizer=path), vocab=257)
+
+    assert corpus.sequence(0).token_ids.tolist() == [256, 256]
+
+
+def test_a_token_outside_of_the_vocabulary_names_the_document_the_id_and_the_vocabulary(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    train_tokenizer(TEXTS, 300).save(str(path))
+    config = data_config(tmp_path, write_tree(tmp_path / "t", ["x", TEXTS[0]]), tokenizer=path)
+
+    with pytest.raises(DataError, match=r"document 1\.py: token id \d+ is outside of the vocabulary of 260 entries"):
+        open_corpus(config, vocab=260)
+
+
+def test_a_vocabulary_too_small_for_bytes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"at least 256 entries, \[model\] vocab is 97"):
+        open_corpus(data_config(tmp_path, write_tree(tmp_path / "t", TEXTS)), vocab=97)
+
+
+def test_an_empty_corpus_says_where_it_looked_and_what_it_skipped(tmp_path: Path) -> None:
+    config = data_config(tmp_path, write_tree(tmp_path / "t", ["", " "]))
+
+    with pytest.raises(DataError, match=r"corpus is empty: .*'\*\.py' in .*/t \(skipped: 2 empty\)"):
+        open_corpus(config, vocab=300)
+
+
+def test_a_corpus_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere does not exist \(\[data\] corpus\)"):
+        open_corpus(data_config(tmp_path, tmp_path / "nowhere"), vocab=300)
+
+
+def test_dropping_every_document_is_an_error_and_not_an_empty_training_set(tmp_path: Path) -> None:
+    config = data_config(tmp_path, write_tree(tmp_path / "t", TEXTS), context_tokens=1, beyond_context="drop")
+
+    with pytest.raises(DataError, match="no sequence is left: all 3 documents are longer than 1 tokens"):
+        open_corpus(config, vocab=300)
+
+
+def test_a_broken_tokenizer_file_is_said_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}")
+
+    with pytest.raises(DataError, match=r"tokenizer\.json cannot be read"):
+        read_tokenizer(path)
+
+
+def _open_and_send(tmp_path: Path, tree: Path, barrier: object, results: object) -> None:
+    barrier.wait(30)  # type: ignore[attr-defined]  # multiprocessing gives its objects no type
+    corpus = open_corpus(data_config(tmp_path, tree), vocab=300)
+    results.put([corpus.sequence(index).token_ids.tolist() for index in range(len(corpus))])  # type: ignore[attr-defined]  # as above
+
+
+@pytest.mark.distributed
+def test_ranks_that_open_the_corpus_at_once_all_find_the_same_tokens(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "t", TEXTS)
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    ranks = [context.Process(target=_open_and_send, args=(tmp_path, tree, barrier, results)) for _ in range(3)]
+    for rank in ranks:
+        rank.start()
+
+    seen = [results.get(timeout=60) for _ in ranks]
+    for rank in ranks:
+        rank.join(30)
+
+    assert seen[0] == seen[1] == seen[2]
+    assert len(list((tmp_path / "cache").glob("tokens-*"))) == 1
+    assert not list((tmp_path / "cache").glob("partial-*"))

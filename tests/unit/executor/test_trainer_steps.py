@@ -1,0 +1,77 @@
+"""A training step on one rank: ahead of time with the planner, still without targets, honest in what it reports."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infinipipe_executor.agreement import difference
+from support_e2e.trainer_ranks import disagree, train, train_without_targets
+from support_executor.groups import GroupPool
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[GroupPool]:
+    pool = GroupPool()
+    yield pool
+    pool.close()
+
+
+def test_the_planner_has_the_next_batch_before_a_step_runs(groups: GroupPool, tmp_path: Path) -> None:
+    ((asked, _, _),) = groups.run(1, train, tmp_path)
+
+    assert asked == [
+        ("submit", 0),
+        *(("submit", 1), ("fetch", 0), ("report", 0)),
+        *(("submit", 2), ("fetch", 1), ("report", 1)),
+        *(("submit", 3), ("fetch", 2), ("report", 2)),
+        *(("fetch", 3), ("report", 3)),
+    ]
+
+
+def test_every_step_prints_one_line_and_reports_what_the_line_says(groups: GroupPool, tmp_path: Path) -> None:
+    ((_, reports, lines),) = groups.run(1, train, tmp_path)
+
+    assert [line.split("  ")[0] for line in lines] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
+    for line, report in zip(lines, reports, strict=True):
+        assert f"  loss {report.loss:.4f}  " in line
+        assert report.actions[0].start_s == 0.0
+        assert report.actions[-1].end_s == report.step_s
+        assert sum(action.end_s - action.start_s for action in report.actions) == pytest.approx(report.busy_s)
+        assert report.peak_bytes > 0
+
+
+def test_a_batch_without_any_target_changes_nothing_but_the_step(groups: GroupPool, tmp_path: Path) -> None:
+    ((is_same, is_same_after_next, log, asked),) = groups.run(1, train_without_targets, tmp_path)
+
+    assert is_same
+    assert not is_same_after_next
+    assert [message for level, message in log if level == "WARNING"] == [
+        "step 0 skipped: none of its 41 tokens in 2 sequences has a target; the parameters stay as they are"
+    ]
+    assert [message.split("  ")[0] for level, message in log if level == "INFO" and "loss" in message] == ["step 2/4"]
+    assert asked == [("submit", 0), ("fetch", 0), ("submit", 1), ("fetch", 1), ("report", 1)]
+
+
+@pytest.mark.parametrize(
+    ("plans", "batches", "expected"),
+    [
+        ("aaaa", "cccc", "agreed"),
+        ("aaba", "cccc", "PlanError: step 7: the ranks hold different plans: ranks 0, 1, 3 a, rank 2 b"),
+        ("aaaa", "cddc", "DataError: step 7: the ranks read different batches: ranks 0, 3 c, ranks 1, 2 d"),
+        ("abab", "cdcd", "DataError: step 7: the ranks read different batches: ranks 0, 2 c, ranks 1, 3 d"),
+    ],
+)
+def test_all_ranks_raise_the_same_error_when_one_holds_another_plan_or_batch(
+    groups: GroupPool, plans: str, batches: str, expected: str
+) -> None:
+    errors = groups.run(4, disagree, plans, batches)
+
+    assert [re.sub(r"\b([a-f])\1{11}\b", r"\1", error) for error in errors] == [expected] * 4
+
+
+def test_equal_digests_are_no_difference() -> None:
+    assert difference([b"a", b"a"]) == ""
