@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from infinipipe_contract.names import unknown
 from infinipipe_planner.errors import InvalidOptionsError
 from infinipipe_planner.policies.registry import POLICIES
+from infinipipe_planner.scheduling.recompute_problem import IlpLimits
 
 DEFAULT_GAP_RATIO = 0.02
 """Optimality gap of the paper's solver (V-F)."""
@@ -30,6 +31,11 @@ class PlanOptions:
     max_slice_count: int = 0
     gap_ratio: float = 0.0
     node_limit: int = 0
+
+    @property
+    def limits(self) -> IlpLimits:
+        """When a solver may stop."""
+        return IlpLimits(self.gap_ratio or DEFAULT_GAP_RATIO, self.node_limit or DEFAULT_NODE_LIMIT)
 
 
 def check_options(options: PlanOptions) -> None:

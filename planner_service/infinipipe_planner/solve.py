@@ -1,71 +1,26 @@
-"""From a batch to its plan: sweep the slice number K, replay every candidate, take the fastest.
+"""From a batch to its plan: let the policy try candidates, replay every one, take the fastest.
 
 Entry point: ``solve_plan``. Where the candidates run (here, or in worker processes) is the caller's choice.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from infinipipe_contract.plan import (
-    CandidateReport,
-    ExecutionPlan,
-    SolveReport,
-    default_target_token_count,
-    plan_digest,
-)
+from infinipipe_contract.plan import ExecutionPlan, SolveReport, default_target_token_count, plan_digest
 from infinipipe_contract.profile import Profile
-from infinipipe_contract.simulate import estimate_plan, simulate
+from infinipipe_contract.simulate import estimate_plan
 from infinipipe_contract.validate import validate
-from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.lengths import check_lengths
-from infinipipe_planner.options import DEFAULT_GAP_RATIO, DEFAULT_NODE_LIMIT, PlanOptions, check_options
-from infinipipe_planner.policies.candidate import Candidate
+from infinipipe_planner.options import PlanOptions, check_options
+from infinipipe_planner.policies.candidate import (
+    CandidateRequest,
+    CandidateResult,
+    CandidateRunner,
+    least_shortage,
+    solve_candidate,
+)
 from infinipipe_planner.policies.registry import POLICIES
-from infinipipe_planner.scheduling.recompute_problem import IlpLimits
-
-_WIDEST_SLICE_COUNT = 256
-"""Largest K tried when nothing fits: beyond it the chunks in flight hold hardly more than the longest sequence."""
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateRequest:
-    """Everything a worker needs to build one candidate."""
-
-    lengths_tokens: tuple[int, ...]
-    profile: Profile
-    options: PlanOptions
-    slice_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateResult:
-    """A built candidate, or why there is none; exactly one of ``candidate`` and ``shortage`` is set."""
-
-    report: CandidateReport
-    candidate: Candidate | None = None
-    shortage: InfeasibleBatchError | None = None
-
-
-CandidateRunner = Callable[[Sequence[CandidateRequest]], list[CandidateResult]]
-"""Builds candidates and returns the results in the order of the requests."""
-
-
-def solve_candidate(request: CandidateRequest) -> CandidateResult:
-    """Build and replay the candidate of one slice number."""
-    started_s = time.perf_counter()
-    options = request.options
-    limits = IlpLimits(options.gap_ratio or DEFAULT_GAP_RATIO, options.node_limit or DEFAULT_NODE_LIMIT)
-    build = POLICIES[options.policy]
-    try:
-        candidate = build(request.lengths_tokens, request.profile, request.slice_count, limits)
-    except InfeasibleBatchError as error:
-        report = CandidateReport(request.slice_count, 0.0, str(error), time.perf_counter() - started_s)
-        return CandidateResult(report, shortage=error)
-    makespan_s = simulate(candidate.pipelines, request.profile).makespan_s
-    report = CandidateReport(request.slice_count, makespan_s, "", time.perf_counter() - started_s)
-    return CandidateResult(report, candidate=candidate)
 
 
 def run_in_process(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
@@ -107,10 +62,12 @@ def solve_plan(
     started_s = time.perf_counter()
     check_options(options)
     check_lengths(lengths)
-    results = _sweep(tuple(lengths), profile, options, run_candidates)
+    results = POLICIES[options.policy](tuple(lengths), profile, options, run_candidates)
     best = min((r for r in results if r.candidate is not None), key=lambda r: r.report.makespan_s, default=None)
     if best is None or best.candidate is None:
-        raise _smallest_shortage(results, max(lengths), options)
+        shortage = least_shortage(results).shortage
+        assert shortage is not None, "a candidate that was not built lacks memory"
+        raise shortage
     if target_token_count is None:
         target_token_count = default_target_token_count(lengths)
     plan = ExecutionPlan(
@@ -132,36 +89,3 @@ def solve_plan(
     plan = dataclasses.replace(plan, digest=plan_digest(plan))
     validate(plan, lengths, profile)
     return plan
-
-
-def _sweep(
-    lengths: tuple[int, ...], profile: Profile, options: PlanOptions, run_candidates: CandidateRunner
-) -> list[CandidateResult]:
-    """Try K in [1, pp_size + 4] (paper, III-B); if nothing fits, double K until something does."""
-    longest = max(lengths)
-    last = min(options.max_slice_count or profile.cluster.pp_size + 4, longest)
-    results = run_candidates(
-        [CandidateRequest(lengths, profile, options, slice_count) for slice_count in range(1, last + 1)]
-    )
-    widest = min(longest, _WIDEST_SLICE_COUNT) if options.max_slice_count == 0 else last
-    while last < widest and all(result.candidate is None for result in results):
-        last = min(2 * last, widest)
-        results += run_candidates([CandidateRequest(lengths, profile, options, last)])
-    return results
-
-
-def _smallest_shortage(
-    results: Sequence[CandidateResult], longest_tokens: int, options: PlanOptions
-) -> InfeasibleBatchError:
-    """Choose what to tell: the candidate that comes closest, and more slices where they bring it closer still."""
-    lacking_bytes = {
-        result.report.slice_count: result.shortage.needed_bytes - result.shortage.usable_bytes
-        for result in results
-        if result.shortage is not None
-    }
-    closest = min(lacking_bytes, key=lacking_bytes.__getitem__)
-    error = next(r.shortage for r in results if r.shortage is not None and r.report.slice_count == closest)
-    if closest == options.max_slice_count < longest_tokens:
-        remedy = f"allow more slices (max_slice_count is {options.max_slice_count}), or {error.remedy}"
-        return InfeasibleBatchError(error.stage_index, error.needed_bytes, error.usable_bytes, remedy)
-    return error

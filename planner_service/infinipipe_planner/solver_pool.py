@@ -24,7 +24,8 @@ from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import SolverLostError
 from infinipipe_planner.options import PlanOptions
-from infinipipe_planner.solve import CandidateRequest, CandidateResult, solve_candidate, solve_plan
+from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
+from infinipipe_planner.solve import solve_plan
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class SolverPool:
         except self._ray.lost_errors as error:
             self._replace_actor(number, error)
             raise SolverLostError(
-                f"solver process {number} died twice while it built the candidate of {request.slice_count} slices"
+                f"solver process {number} died twice while it built the candidate {request.spec.name}"
             ) from None
 
     def _replace_actor(self, number: int, error: Exception) -> None:

@@ -79,6 +79,7 @@ def plan_to_proto(plan: ExecutionPlan) -> plan_pb2.ExecutionPlan:
         message.estimate.stages.add(busy_s=stage.busy_s, recompute_s=stage.recompute_s, peak_bytes=stage.peak_bytes)
     for candidate in plan.report.candidates:
         message.report.candidates.add(
+            name=candidate.name,
             slice_count=candidate.slice_count,
             makespan_s=candidate.makespan_s,
             infeasible_reason=candidate.infeasible_reason,
@@ -116,7 +117,8 @@ def plan_from_proto(message: plan_pb2.ExecutionPlan) -> ExecutionPlan:
             slice_count=report.slice_count,
             gap_ratio=report.gap_ratio,
             candidates=tuple(
-                CandidateReport(c.slice_count, c.makespan_s, c.infeasible_reason, c.solve_s) for c in report.candidates
+                CandidateReport(c.name, c.slice_count, c.makespan_s, c.infeasible_reason, c.solve_s)
+                for c in report.candidates
             ),
         ),
         digest=message.digest,

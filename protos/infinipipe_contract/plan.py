@@ -136,8 +136,17 @@ class SolveOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CandidateReport:
-    """One candidate of the sweep; ``infeasible_reason`` is empty when it fits."""
+    """One candidate of the sweep.
 
+    Attributes:
+        name: What was tried, in the policy's own words.
+        slice_count: Slices of the longest sequence; 0 when the candidate does not fit.
+        makespan_s: Predicted seconds; 0 when the candidate does not fit.
+        infeasible_reason: Why it does not fit; empty when it does.
+        solve_s: Seconds it took to solve.
+    """
+
+    name: str
     slice_count: int
     makespan_s: float
     infeasible_reason: str
@@ -153,7 +162,7 @@ class SolveReport:
         solve_s: Wall-clock seconds of the whole search.
         slice_count: Slices of the longest sequence in the chosen candidate (paper: K).
         gap_ratio: Largest relative gap among its recompute problems.
-        candidates: Every candidate tried, in the order of K.
+        candidates: Every candidate tried, in the order they were tried.
     """
 
     outcome: SolveOutcome

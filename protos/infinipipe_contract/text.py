@@ -90,10 +90,10 @@ def plan_tables(plan: ExecutionPlan) -> str:
     if report.candidates:
         parts.append(
             _table(
-                ("K", "predicted s", "solve s", "note"),
+                ("tried", "predicted s", "solve s", "note"),
                 [
                     (
-                        str(candidate.slice_count),
+                        candidate.name,
                         "-" if candidate.infeasible_reason else f"{candidate.makespan_s:.3f}",
                         f"{candidate.solve_s:.2f}",
                         candidate.infeasible_reason,

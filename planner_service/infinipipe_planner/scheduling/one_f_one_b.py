@@ -8,7 +8,7 @@ a sequence in reverse. Two stages, a sequence A of three chunks (0 to 2) and sho
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from infinipipe_contract.plan import Action, ActionKind, Chunk, Pipeline
 from infinipipe_planner.chunking.chunk_batch import ChunkChain
@@ -22,14 +22,18 @@ class PipelineOrder:
     Attributes:
         chunks: Chunks in forward order.
         backward_order: Index into ``chunks`` of the k-th backward.
-        backward_rank: Place of every chunk in the backward order (paper: f2b).
         stages: Per stage, the passes in the order they run.
+        backward_rank: Place of every chunk in the backward order (paper: f2b).
     """
 
     chunks: tuple[Chunk, ...]
     backward_order: tuple[int, ...]
-    backward_rank: tuple[int, ...]
     stages: tuple[tuple[tuple[ActionKind, int], ...], ...]
+    backward_rank: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rank = {chunk_index: place for place, chunk_index in enumerate(self.backward_order)}
+        object.__setattr__(self, "backward_rank", tuple(rank[index] for index in range(len(self.chunks))))
 
 
 def order_pipeline(chains: Sequence[ChunkChain], pp_size: int) -> PipelineOrder:
@@ -41,18 +45,25 @@ def order_pipeline(chains: Sequence[ChunkChain], pp_size: int) -> PipelineOrder:
     """
     longest_first = sorted(chains, key=lambda chain: (-len(chain), -sum(chunk.token_count for chunk in chain)))
     chunks = tuple(chunk for chain in longest_first for chunk in chain)
-    backward_order: list[int] = []
-    for chain in longest_first:
-        first = len(backward_order)
-        backward_order.extend(reversed(range(first, first + len(chain))))
-    backward_rank = [0] * len(chunks)
-    for rank, chunk_index in enumerate(backward_order):
-        backward_rank[chunk_index] = rank
+    backward_order = reverse_chains([len(chain) for chain in longest_first])
     split_count = len(longest_first[0])
     stages = tuple(
         _order_stage(backward_order, window_size(pp_size, stage_index, split_count)) for stage_index in range(pp_size)
     )
-    return PipelineOrder(chunks, tuple(backward_order), tuple(backward_rank), stages)
+    return PipelineOrder(chunks, backward_order, stages)
+
+
+def reverse_chains(chunk_counts: Sequence[int]) -> tuple[int, ...]:
+    """List the chunks in backward order: chain after chain as in forward order, each from its last chunk to its first.
+
+    Args:
+        chunk_counts: Chunks of every chain in forward order.
+    """
+    backward_order: list[int] = []
+    for count in chunk_counts:
+        first = len(backward_order)
+        backward_order.extend(reversed(range(first, first + count)))
+    return tuple(backward_order)
 
 
 def _order_stage(backward_order: Sequence[int], window: int) -> tuple[tuple[ActionKind, int], ...]:

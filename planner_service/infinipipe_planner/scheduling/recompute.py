@@ -1,11 +1,14 @@
 """Recompute of one pipeline (paper, III-C3): the solver's answer made exact in bytes, or a safe one in its place."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from infinipipe_contract.plan import SolveOutcome
 from infinipipe_planner.scheduling.ilp import solve_ilp
 from infinipipe_planner.scheduling.recompute_problem import IlpLimits, RecomputeProblem
+
+_LEAST_CERTAIN_LAST = (SolveOutcome.OPTIMAL, SolveOutcome.BEST_FOUND, SolveOutcome.FALLBACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,11 @@ def solve_recompute(problem: RecomputeProblem, limits: IlpLimits) -> RecomputeSo
     if not all(constraint.holds(full) for constraint in problem.constraints):
         return None
     return RecomputeSolution(full, SolveOutcome.FALLBACK, _gap_ratio(sum(full), result.bound))
+
+
+def least_certain(outcomes: Iterable[SolveOutcome]) -> SolveOutcome:
+    """Sum up several problems: a plan is as certain as the least certain of them."""
+    return max(outcomes, key=_LEAST_CERTAIN_LAST.index)
 
 
 def _gap_ratio(layer_sum: int, bound: float) -> float:

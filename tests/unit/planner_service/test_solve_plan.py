@@ -11,9 +11,10 @@ from infinipipe_contract.simulate import simulate
 from infinipipe_contract.validate import validate
 from infinipipe_planner.errors import InfeasibleBatchError, InvalidLengthsError, InvalidOptionsError
 from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult
 from infinipipe_planner.scheduling import recompute
 from infinipipe_planner.scheduling.ilp import IlpResult
-from infinipipe_planner.solve import CandidateRequest, CandidateResult, run_in_process, solve_plan
+from infinipipe_planner.solve import run_in_process, solve_plan
 from support_planner.batches import common_crawl_lengths, github_lengths
 from support_planner.profiles import llama_profile, round_profile, small_head_profile
 
@@ -24,7 +25,7 @@ def test_the_fastest_candidate_by_replay_is_taken() -> None:
     plan = solve_plan(github_lengths(128, 65_536), profile, PlanOptions())
 
     fitting = [c for c in plan.report.candidates if not c.infeasible_reason]
-    assert [c.slice_count for c in plan.report.candidates] == list(range(1, 9))
+    assert [c.name for c in plan.report.candidates] == [f"K={count}" for count in range(1, 9)]
     assert plan.report.slice_count == min(fitting, key=lambda c: c.makespan_s).slice_count
     assert plan.estimate.makespan_s == min(c.makespan_s for c in fitting)
     assert plan.estimate.makespan_s == simulate(plan.pipelines, profile).makespan_s
@@ -75,7 +76,7 @@ def test_more_slices_are_tried_where_none_of_the_usual_ones_fit() -> None:
     """Beside the slices of one sequence a stage holds pp_size - 1 more: the finer they are, the less they weigh."""
     plan = solve_plan([131_072] * 4, small_head_profile(device_memory_bytes=7.5e9), PlanOptions())
 
-    assert [c.slice_count for c in plan.report.candidates] == [*range(1, 9), 16]
+    assert [c.name for c in plan.report.candidates] == [f"K={count}" for count in (*range(1, 9), 16)]
     assert all(c.infeasible_reason for c in plan.report.candidates[:8])
     assert plan.report.slice_count == 16
 
@@ -126,15 +127,15 @@ def test_bad_lengths_are_refused_before_anything_runs() -> None:
 
 
 def test_candidates_run_where_the_caller_says() -> None:
-    seen: list[int] = []
+    seen: list[str] = []
 
     def run(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
-        seen.extend(request.slice_count for request in requests)
+        seen.extend(request.spec.name for request in requests)
         return run_in_process(requests)
 
     solve_plan([40, 30], round_profile(device_memory_bytes=1e9), PlanOptions(max_slice_count=3), run_candidates=run)
 
-    assert seen == [1, 2, 3]
+    assert seen == ["K=1", "K=2", "K=3"]
 
 
 def test_a_sweep_over_eight_slice_numbers_of_512_sequences_stays_below_five_seconds() -> None:

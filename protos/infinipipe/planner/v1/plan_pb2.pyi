@@ -128,13 +128,15 @@ class SolveReport(_message.Message):
     def __init__(self, outcome: _Optional[_Union[SolveOutcome, str]] = ..., solve_s: _Optional[float] = ..., slice_count: _Optional[int] = ..., gap_ratio: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[CandidateReport, _Mapping]]] = ...) -> None: ...
 
 class CandidateReport(_message.Message):
-    __slots__ = ("slice_count", "makespan_s", "infeasible_reason", "solve_s")
+    __slots__ = ("slice_count", "makespan_s", "infeasible_reason", "solve_s", "name")
     SLICE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAKESPAN_S_FIELD_NUMBER: _ClassVar[int]
     INFEASIBLE_REASON_FIELD_NUMBER: _ClassVar[int]
     SOLVE_S_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     slice_count: int
     makespan_s: float
     infeasible_reason: str
     solve_s: float
-    def __init__(self, slice_count: _Optional[int] = ..., makespan_s: _Optional[float] = ..., infeasible_reason: _Optional[str] = ..., solve_s: _Optional[float] = ...) -> None: ...
+    name: str
+    def __init__(self, slice_count: _Optional[int] = ..., makespan_s: _Optional[float] = ..., infeasible_reason: _Optional[str] = ..., solve_s: _Optional[float] = ..., name: _Optional[str] = ...) -> None: ...
