@@ -133,14 +133,14 @@ class PlannerConfig(_Section):
     """Section ``[planner]``.
 
     Attributes:
-        policy: How plans are made.
+        policy: How plans are made; empty means the planner's default.
         max_slice_count: Largest slice number K that is tried; 0 means ``pp_size`` + 4.
         connect_timeout_s: Longest wait for a planner to answer at all.
         wait_timeout_s: Longest wait for one plan.
         profile: "measure" measures this machine at the start; otherwise a profile file.
     """
 
-    policy: str = "paper"
+    policy: str = ""
     max_slice_count: Annotated[int, Field(ge=0)] = 0
     connect_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     wait_timeout_s: Annotated[float, Field(gt=0)] = 600.0

@@ -69,6 +69,7 @@ def read_options(message: planner_service_pb2.PlanOptions) -> PlanOptions:
         max_slice_count=message.max_slice_count,
         gap_ratio=message.gap_ratio,
         node_limit=message.node_limit,
+        budget_s=message.budget_s,
     )
     check_options(options)
     return options
@@ -157,6 +158,7 @@ def write_job(job: StoredJob) -> planner_service_pb2.Job:
                 max_slice_count=options.max_slice_count,
                 gap_ratio=options.gap_ratio,
                 node_limit=options.node_limit,
+                budget_s=options.budget_s,
             ),
             context_tokens=job.spec.context_tokens,
         ),

@@ -8,6 +8,9 @@ from infinipipe_planner.errors import InvalidOptionsError
 from infinipipe_planner.policies.registry import POLICIES
 from infinipipe_planner.scheduling.recompute_problem import IlpLimits
 
+DEFAULT_POLICY = "search"
+"""The policy that wins on every setting of the benchmark, see docs/planner.md."""
+
 DEFAULT_GAP_RATIO = 0.02
 """Optimality gap of the paper's solver (V-F)."""
 
@@ -25,12 +28,15 @@ class PlanOptions:
         max_slice_count: Largest slice number K to try; 0 means pp_size + 4 (paper, III-B), and more if nothing fits.
         gap_ratio: Gap at which a recompute problem counts as solved, in [0, 1); 0 means ``DEFAULT_GAP_RATIO``.
         node_limit: Nodes after which a recompute problem stops; 0 means ``DEFAULT_NODE_LIMIT``.
+        budget_s: Wall-clock seconds for the trials of policy ``search``, at least 0; 0 means a number of trials that
+            follows from the batch, so that equal requests give equal plans.
     """
 
-    policy: str = "paper"
+    policy: str = DEFAULT_POLICY
     max_slice_count: int = 0
     gap_ratio: float = 0.0
     node_limit: int = 0
+    budget_s: float = 0.0
 
     @property
     def limits(self) -> IlpLimits:
@@ -49,5 +55,7 @@ def check_options(options: PlanOptions) -> None:
     for name, count in (("max_slice_count", options.max_slice_count), ("node_limit", options.node_limit)):
         if count < 0:
             raise InvalidOptionsError(f"{name} is {count}, it must be at least 0 (0 means the default)")
+    if not (math.isfinite(options.budget_s) and options.budget_s >= 0):
+        raise InvalidOptionsError(f"budget_s is {options.budget_s}, it must be a finite number of at least 0")
     if not (math.isfinite(options.gap_ratio) and 0 <= options.gap_ratio < 1):
         raise InvalidOptionsError(f"gap_ratio is {options.gap_ratio}, it must be in [0, 1) (0 means the default)")

@@ -70,7 +70,8 @@ def simulate(pipelines: Sequence[Pipeline], profile: Profile) -> Timeline:
     """
     costs = CostModel(profile)
     stage_count = profile.cluster.pp_size
-    passes = [_price_stage(pipelines, stage_index, costs) for stage_index in range(stage_count)]
+    priced = _price_chunks(pipelines, costs)
+    passes = [_price_stage(pipelines, priced, stage_index, costs) for stage_index in range(stage_count)]
     spans = _replay(passes)
     waiting = [
         f"stage {stage_index} waits for ever at action {len(done)} of {len(todo)}"
@@ -113,29 +114,61 @@ def estimate_plan(pipelines: Sequence[Pipeline], profile: Profile) -> Estimate:
     )
 
 
-def _price_stage(pipelines: Sequence[Pipeline], stage_index: int, costs: CostModel) -> list[_Pass]:
-    """Join the actions of one stage over all pipelines and price each."""
-    passes = []
+class _PricedChunk(NamedTuple):
+    """What a chunk costs on any stage: both computations and the all-to-all in seconds, and what memory depends on."""
+
+    chunk_id: ChunkId
+    forward_compute_s: float
+    backward_compute_s: float
+    all2all_s: float
+    transfer_s: float
+    token_count: int
+    keeps_kv: bool
+
+
+def _price_chunks(pipelines: Sequence[Pipeline], costs: CostModel) -> list[list[_PricedChunk]]:
+    """Price every chunk once for all stages: adding up its slices is what takes time."""
+    profile, priced = costs.profile, []
     for pipeline_index, pipeline in enumerate(pipelines):
         kept = kept_chunks(pipeline.chunks)
+        of_pipeline = []
+        for chunk_index, chunk in enumerate(pipeline.chunks):
+            tokens = chunk.token_count
+            of_pipeline.append(
+                _PricedChunk(
+                    ChunkId(pipeline_index, chunk_index),
+                    costs.compute_s(profile.forward, chunk),
+                    costs.compute_s(profile.backward, chunk),
+                    costs.all2all_s(tokens),
+                    costs.transfer_s(tokens),
+                    tokens,
+                    chunk_index in kept,
+                )
+            )
+        priced.append(of_pipeline)
+    return priced
+
+
+def _price_stage(
+    pipelines: Sequence[Pipeline], priced: Sequence[Sequence[_PricedChunk]], stage_index: int, costs: CostModel
+) -> list[_Pass]:
+    """Join the actions of one stage over all pipelines and price each."""
+    gather_s, layers_per_stage = costs.profile.param_gather_s[stage_index], costs.profile.layers_per_stage
+    passes = []
+    for pipeline, chunks in zip(pipelines, priced, strict=True):
         actions = pipeline.stages[stage_index]
         layer_counts = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
         for kind, chunk_index, _ in actions:
-            chunk, layers = pipeline.chunks[chunk_index], layer_counts.get(chunk_index, 0)
-            is_forward = kind is ActionKind.FORWARD
-            tokens = chunk.token_count
-            passes.append(
-                _Pass(
-                    kind,
-                    ChunkId(pipeline_index, chunk_index),
-                    costs.forward_s(chunk, stage_index) if is_forward else costs.backward_s(chunk, stage_index, layers),
-                    0.0 if is_forward else costs.recompute_s(chunk, stage_index, layers),
-                    costs.activation_bytes(
-                        tokens, stage_index, keeps_kv=chunk_index in kept, recompute_layer_count=layers
-                    ),
-                    costs.transfer_s(tokens),
-                )
+            chunk, layers = chunks[chunk_index], layer_counts.get(chunk_index, 0)
+            cost_s = max(chunk.forward_compute_s, gather_s) + chunk.all2all_s
+            recompute_s = 0.0
+            if kind is ActionKind.BACKWARD:
+                recompute_s = layers / layers_per_stage * cost_s
+                cost_s = max(chunk.backward_compute_s, 2 * gather_s) + chunk.all2all_s + recompute_s
+            held_bytes = costs.activation_bytes(
+                chunk.token_count, stage_index, keeps_kv=chunk.keeps_kv, recompute_layer_count=layers
             )
+            passes.append(_Pass(kind, chunk.chunk_id, cost_s, recompute_s, held_bytes, chunk.transfer_s))
     return passes
 
 

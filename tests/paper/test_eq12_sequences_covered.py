@@ -12,7 +12,7 @@ def test_the_pipelines_partition_the_sequences() -> None:
     The memory is short enough that more than one pipeline pays.
     """
     lengths = github_lengths(512, 131_072)
-    plan = solve_plan(lengths, llama_profile(device_memory_bytes=26e9), PlanOptions())
+    plan = solve_plan(lengths, llama_profile(device_memory_bytes=26e9), PlanOptions(policy="paper"))
 
     groups = [{s.sequence_index for c in pipeline.chunks for s in c.slices} for pipeline in plan.pipelines]
 

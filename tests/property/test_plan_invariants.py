@@ -71,6 +71,9 @@ def cases(draw: st.DrawFn) -> tuple[Profile, list[int]]:
     return dataclasses.replace(profile, cluster=cluster), lengths
 
 
+POLICIES = st.sampled_from(["paper", "search"])
+
+
 def plan_or_skip(lengths: list[int], profile: Profile, options: PlanOptions) -> ExecutionPlan:
     try:
         return solve_plan(lengths, profile, options)
@@ -81,10 +84,12 @@ def plan_or_skip(lengths: list[int], profile: Profile, options: PlanOptions) -> 
 
 
 @RUNS
-@given(cases())
-def test_a_plan_keeps_every_rule_of_the_validator_and_never_deadlocks(case: tuple[Profile, list[int]]) -> None:
+@given(cases(), POLICIES)
+def test_a_plan_keeps_every_rule_of_the_validator_and_never_deadlocks(
+    case: tuple[Profile, list[int]], policy: str
+) -> None:
     profile, lengths = case
-    plan = plan_or_skip(lengths, profile, PlanOptions())
+    plan = plan_or_skip(lengths, profile, PlanOptions(policy=policy))
 
     validate(plan, lengths, profile)
     timeline = simulate(plan.pipelines, profile)
@@ -92,10 +97,12 @@ def test_a_plan_keeps_every_rule_of_the_validator_and_never_deadlocks(case: tupl
 
 
 @RUNS
-@given(cases())
-def test_every_token_is_planned_once_in_order_and_no_chunk_holds_two_contexts(case: tuple[Profile, list[int]]) -> None:
+@given(cases(), POLICIES)
+def test_every_token_is_planned_once_in_order_and_no_chunk_holds_two_contexts(
+    case: tuple[Profile, list[int]], policy: str
+) -> None:
     profile, lengths = case
-    plan = plan_or_skip(lengths, profile, PlanOptions())
+    plan = plan_or_skip(lengths, profile, PlanOptions(policy=policy))
 
     for sequence_index, length in enumerate(lengths):
         pieces = [
@@ -109,10 +116,12 @@ def test_every_token_is_planned_once_in_order_and_no_chunk_holds_two_contexts(ca
 
 
 @RUNS
-@given(cases())
-def test_memory_stays_within_the_limit_on_every_stage_recomputed_in_bytes(case: tuple[Profile, list[int]]) -> None:
+@given(cases(), POLICIES)
+def test_memory_stays_within_the_limit_on_every_stage_recomputed_in_bytes(
+    case: tuple[Profile, list[int]], policy: str
+) -> None:
     profile, lengths = case
-    plan = plan_or_skip(lengths, profile, PlanOptions())
+    plan = plan_or_skip(lengths, profile, PlanOptions(policy=policy))
     costs = CostModel(profile)
 
     for pipeline in plan.pipelines:
@@ -137,7 +146,7 @@ def test_memory_stays_within_the_limit_on_every_stage_recomputed_in_bytes(case: 
 @given(cases(), st.integers(1, 6))
 def test_no_packed_chunk_passes_the_token_threshold(case: tuple[Profile, list[int]], max_slice_count: int) -> None:
     profile, lengths = case
-    plan = plan_or_skip(lengths, profile, PlanOptions(max_slice_count=max_slice_count))
+    plan = plan_or_skip(lengths, profile, PlanOptions(policy="paper", max_slice_count=max_slice_count))
 
     limit = token_threshold(profile, plan.report.slice_count)
     packed = [c for pipeline in plan.pipelines for c in pipeline.chunks if len(c.slices) > 1]
@@ -145,10 +154,10 @@ def test_no_packed_chunk_passes_the_token_threshold(case: tuple[Profile, list[in
 
 
 @RUNS
-@given(cases())
-def test_a_plan_survives_the_wire_and_the_file(case: tuple[Profile, list[int]]) -> None:
+@given(cases(), POLICIES)
+def test_a_plan_survives_the_wire_and_the_file(case: tuple[Profile, list[int]], policy: str) -> None:
     profile, lengths = case
-    plan = plan_or_skip(lengths, profile, PlanOptions())
+    plan = plan_or_skip(lengths, profile, PlanOptions(policy=policy))
 
     assert plan_from_proto(plan_to_proto(plan)) == plan
     assert plan_from_json(plan_to_json(plan)) == plan
@@ -167,11 +176,21 @@ def test_equal_requests_give_equal_plans(case: tuple[Profile, list[int]]) -> Non
 
 @settings(max_examples=25, deadline=None)
 @given(cases())
+def test_a_searched_plan_is_never_slower_than_the_papers(case: tuple[Profile, list[int]]) -> None:
+    profile, lengths = case
+    paper = plan_or_skip(lengths, profile, PlanOptions(policy="paper"))
+    searched = solve_plan(lengths, profile, PlanOptions(policy="search"))
+
+    assert searched.estimate.makespan_s <= paper.estimate.makespan_s
+
+
+@settings(max_examples=25, deadline=None)
+@given(cases())
 def test_plenty_of_memory_needs_no_recompute_and_one_pipeline(case: tuple[Profile, list[int]]) -> None:
     profile, lengths = case
     plenty = dataclasses.replace(profile, cluster=dataclasses.replace(profile.cluster, device_memory_bytes=1e15))
 
-    plan = solve_plan(lengths, plenty, PlanOptions())
+    plan = solve_plan(lengths, plenty, PlanOptions(policy="paper"))
 
     assert len(plan.pipelines) == 1
     assert plan.estimate.recompute_ratio == 0.0

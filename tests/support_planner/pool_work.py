@@ -19,5 +19,5 @@ async def solve_quick(pool: SolverPool, step: int = 0) -> ExecutionPlan:
 
 
 async def solve_slow(pool: SolverPool, node_limit: int = 1000) -> ExecutionPlan:
-    options = PlanOptions(gap_ratio=1e-9, node_limit=node_limit, max_slice_count=3)
+    options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=node_limit, max_slice_count=3)
     return await pool.solve(SLOW, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)

@@ -43,7 +43,14 @@ class BalancedChunks:
     ramp_down: tuple[ChunkChain, ...]
 
 
-def balance_chunks(lengths_tokens: Sequence[int], work: SliceWork, target_work_s: float, ramp: Ramp) -> BalancedChunks:
+def balance_chunks(
+    lengths_tokens: Sequence[int],
+    work: SliceWork,
+    target_work_s: float,
+    ramp: Ramp,
+    *,
+    max_slice_count: int = 0,
+) -> BalancedChunks:
     """Cut long sequences at equal work and pack short ones into the chunk with the most room.
 
     Args:
@@ -51,13 +58,15 @@ def balance_chunks(lengths_tokens: Sequence[int], work: SliceWork, target_work_s
         work: What a slice costs.
         target_work_s: Work that a chunk should have. More than 0.
         ramp: Smaller chunks for both ends.
+        max_slice_count: Most slices of a sequence; 0 means no limit.
     """
+    most_slices = max_slice_count or max(lengths_tokens)
     long_slices: list[list[Slice]] = []
     short: list[tuple[float, Slice]] = []
     for sequence_index, length in enumerate(lengths_tokens):
         work_s = work.prefix_work_s(length)
-        if work_s > target_work_s and length > 1:
-            slice_count = min(max(2, math.ceil(work_s / target_work_s - _OVERFULL_RATIO)), length)
+        if work_s > target_work_s and min(length, most_slices) > 1:
+            slice_count = min(max(2, math.ceil(work_s / target_work_s - _OVERFULL_RATIO)), length, most_slices)
             long_slices.append(_cut(sequence_index, length, slice_count, work))
         else:
             short.append((work_s, Slice(sequence_index, 0, length)))

@@ -1,22 +1,30 @@
-"""Work of a slice: the part of its backward time that grows with the slice (paper, Eqs. 1, 3 and 4).
+"""Work of a slice: the part of its time that grows with the slice (paper, Eqs. 1, 3 and 4).
 
 Chunking balances this number. The fixed seconds of a chunk (beta1, latencies) are left out: they are the same for
 every chunk, and packing more slices into a chunk does not pay them again.
 """
 
 import math
+from collections.abc import Sequence
 
 from infinipipe_contract.cost_model import CostModel
-from infinipipe_contract.profile import Profile
+from infinipipe_contract.profile import ComputeCost, Profile
 
 
 class SliceWork:
-    """Backward work of slices under one profile, in seconds."""
+    """Work of slices under one profile, in seconds.
 
-    def __init__(self, profile: Profile) -> None:
+    Args:
+        profile: Cost model.
+        passes: The passes that count; the paper balances backward passes.
+    """
+
+    def __init__(self, profile: Profile, passes: Sequence[ComputeCost] | None = None) -> None:
         costs = CostModel(profile)
-        self._per_pair_s = profile.backward.alpha1 / profile.device_count
-        self._per_token_s = profile.backward.alpha2 / profile.device_count + costs.all2all_s(1) - costs.all2all_s(0)
+        passes = passes or (profile.backward,)
+        all2all_s = costs.all2all_s(1) - costs.all2all_s(0)
+        self._per_pair_s = sum(one.alpha1 for one in passes) / profile.device_count
+        self._per_token_s = sum(one.alpha2 / profile.device_count + all2all_s for one in passes)
 
     def work_s(self, start_token: int, length_tokens: int) -> float:
         """Work of the slice that begins behind ``start_token`` tokens of context."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from infinipipe_contract.cost_model import CostModel
 from infinipipe_planner.chunking.chunk_batch import ChunkChain
-from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, order_pipeline
 from infinipipe_planner.scheduling.recompute import RecomputeSolution, solve_recompute
-from infinipipe_planner.scheduling.recompute_problem import IlpLimits, build_recompute_problem
+from infinipipe_planner.scheduling.recompute_problem import IlpLimits, build_recompute_problem, describe_shortage
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +91,5 @@ def _require_memory(chains: Sequence[ChunkChain], classes: Sequence[int], costs:
     for chunk_count in classes:
         order = order_pipeline([chain for chain in chains if len(chain) == chunk_count], profile.cluster.pp_size)
         problem = build_recompute_problem(order, costs)
-        shortage = problem.find_shortage()
-        if shortage is None:
-            continue
-        state_bytes = profile.memory.model_state_bytes[shortage.stage_index]
-        remedy = "use more devices a stage (cluster.sp_size) or shorten the longest sequence (context_tokens)"
-        if state_bytes >= profile.usable_memory_bytes:
-            remedy = f"{state_bytes:,.0f} of them are model states: use more devices a stage (cluster.sp_size)"
-        needed_bytes = shortage.least_bytes(problem.layer_limit) + state_bytes
-        raise InfeasibleBatchError(shortage.stage_index, needed_bytes, profile.usable_memory_bytes, remedy)
+        if problem.find_shortage() is not None:
+            raise describe_shortage(problem, profile)

@@ -18,7 +18,7 @@ class IlpResult:
 
     Attributes:
         values: Value of every variable as the solver holds it, close to an integer; None without a solution.
-        bound: No solution has a smaller sum.
+        bound: No solution has a smaller weighted sum.
     """
 
     values: tuple[float, ...] | None
@@ -26,7 +26,7 @@ class IlpResult:
 
 
 def solve_ilp(problem: RecomputeProblem, limits: IlpLimits) -> IlpResult:
-    """Minimise the sum of recomputed layers within memory (Eq. 20).
+    """Minimise the weighted sum of recomputed layers within memory (Eq. 20).
 
     Bytes enter in MiB: the solver's tolerances are made for numbers of that size.
     """
@@ -42,7 +42,8 @@ def solve_ilp(problem: RecomputeProblem, limits: IlpLimits) -> IlpResult:
         saved_mib = quicksum(saved / _MIB_BYTES * variables[index] for index, saved in constraint.saved_bytes.items())
         excess_mib = (constraint.full_bytes - constraint.free_bytes) / _MIB_BYTES
         model.addCons(saved_mib >= excess_mib, f"memory_of_stage_{constraint.stage_index}_window_{number}")
-    model.setObjective(quicksum(variables), "minimize")
+    objective = quicksum(weight * variable for weight, variable in zip(problem.weights, variables, strict=True))
+    model.setObjective(objective, "minimize")
     model.optimize()
     # Asked for a value without a solution, SCIP returns numbers all the same.
     best = model.getBestSol() if model.getNSols() > 0 else None

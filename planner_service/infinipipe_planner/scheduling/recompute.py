@@ -1,7 +1,7 @@
 """Recompute of one pipeline (paper, III-C3): the solver's answer made exact in bytes, or a safe one in its place."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.plan import SolveOutcome
@@ -18,7 +18,7 @@ class RecomputeSolution:
     Attributes:
         layer_counts: Value of every variable (paper: C); it fits in memory, checked in bytes.
         outcome: How certain it is.
-        gap_ratio: Distance to the best bound, relative to the sum of the variables, in [0, 1].
+        gap_ratio: Distance to the best bound, relative to the solution's cost, in [0, 1].
     """
 
     layer_counts: tuple[int, ...]
@@ -41,14 +41,14 @@ def solve_recompute(problem: RecomputeProblem, limits: IlpLimits) -> RecomputeSo
     if result.values is not None:
         layer_counts = _repair([round(value) for value in result.values], problem)
         if layer_counts is not None:
-            gap_ratio = _gap_ratio(sum(layer_counts), result.bound)
+            gap_ratio = _gap_ratio(problem, layer_counts, result.bound)
             is_optimal = gap_ratio <= limits.gap_ratio
             outcome = SolveOutcome.OPTIMAL if is_optimal else SolveOutcome.BEST_FOUND
             return RecomputeSolution(layer_counts, outcome, gap_ratio)
     full = (problem.layer_limit,) * problem.variable_count
     if not all(constraint.holds(full) for constraint in problem.constraints):
         return None
-    return RecomputeSolution(full, SolveOutcome.FALLBACK, _gap_ratio(sum(full), result.bound))
+    return RecomputeSolution(full, SolveOutcome.FALLBACK, _gap_ratio(problem, full, result.bound))
 
 
 def least_certain(outcomes: Iterable[SolveOutcome]) -> SolveOutcome:
@@ -56,12 +56,17 @@ def least_certain(outcomes: Iterable[SolveOutcome]) -> SolveOutcome:
     return max(outcomes, key=_LEAST_CERTAIN_LAST.index)
 
 
-def _gap_ratio(layer_sum: int, bound: float) -> float:
-    """Compare a sum of layers with the solver's bound; the sum is whole, so a bound of 2.3 proves 3."""
-    if layer_sum == 0:
+def _gap_ratio(problem: RecomputeProblem, layer_counts: Sequence[int], bound: float) -> float:
+    """Compare a solution with the solver's bound, relative to the solution.
+
+    Where all layers weigh 1 the cost is whole, so a bound of 2.3 proves 3.
+    """
+    cost = problem.cost(layer_counts)
+    if cost == 0:
         return 0.0
-    proven = min(max(math.ceil(bound - 1e-6), 0), layer_sum)
-    return 1 - proven / layer_sum
+    is_whole = all(weight == 1 for weight in problem.weights)
+    proven = math.ceil(bound - 1e-6) if is_whole else bound
+    return 1 - min(max(proven, 0.0), cost) / cost
 
 
 def _repair(layer_counts: list[int], problem: RecomputeProblem) -> tuple[int, ...] | None:

@@ -1,10 +1,13 @@
 """The recompute problem of one pipeline as numbers (paper, Eqs. 18 to 20 and the loops of Alg. 2)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.plan import kept_chunks
+from infinipipe_contract.profile import Profile
+from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, chunk_windows, recompute_variable
 
 
@@ -32,6 +35,11 @@ class WindowConstraint:
         """Tell whether the window fits, in bytes and without tolerance."""
         return self.needed_bytes(recompute) <= self.free_bytes
 
+    def least_cost(self, weights: Sequence[float]) -> float:
+        """Bound the cost of fitting this window from below: every excess byte at the price of the cheapest."""
+        saved_by_weight = max(saved / weights[index] for index, saved in self.saved_bytes.items())
+        return max(self.full_bytes - self.free_bytes, 0.0) / saved_by_weight if saved_by_weight > 0 else math.inf
+
     def least_bytes(self, layer_limit: int) -> float:
         """Activations of the window with as much recompute as helps."""
         return self.full_bytes - layer_limit * sum(max(saved, 0.0) for saved in self.saved_bytes.values())
@@ -52,17 +60,31 @@ class IlpLimits:
 
 @dataclass(frozen=True, slots=True)
 class RecomputeProblem:
-    """Minimise the sum of the variables within the memory of every window (Eq. 20).
+    """Minimise the weighted sum of the variables within the memory of every window (Eq. 20).
 
     Attributes:
-        variable_count: Chunks + stages - 1 (Eq. 15).
+        weights: Cost of one layer on every diagonal; all 1 in the paper. One for each of the chunks + stages - 1
+            variables (Eq. 15).
         layer_limit: Layers of a stage, the upper bound of every variable.
         constraints: One a window, but for those that fit without recompute and can only shrink.
     """
 
-    variable_count: int
+    weights: tuple[float, ...]
     layer_limit: int
     constraints: tuple[WindowConstraint, ...]
+
+    @property
+    def variable_count(self) -> int:
+        """Chunks + stages - 1 (Eq. 15)."""
+        return len(self.weights)
+
+    def cost(self, recompute: Sequence[int]) -> float:
+        """Weigh recomputed layers; what the solver minimises."""
+        return sum(weight * count for weight, count in zip(self.weights, recompute, strict=True))
+
+    def least_cost(self) -> float:
+        """Bound the cost from below, without a solver: of each window alone, at its cheapest byte."""
+        return max((constraint.least_cost(self.weights) for constraint in self.constraints), default=0.0)
 
     def find_shortage(self) -> WindowConstraint | None:
         """Find the window that lacks the most bytes with full recompute; None when all fit."""
@@ -74,8 +96,16 @@ class RecomputeProblem:
         return worst if lacking_bytes > 0 else None
 
 
-def build_recompute_problem(order: PipelineOrder, costs: CostModel) -> RecomputeProblem:
-    """Write down the problem of one pipeline (paper, Alg. 2, lines 1 to 15)."""
+def build_recompute_problem(
+    order: PipelineOrder, costs: CostModel, weights: Sequence[float] | None = None
+) -> RecomputeProblem:
+    """Write down the problem of one pipeline (paper, Alg. 2, lines 1 to 15).
+
+    Args:
+        order: Chunks and their order.
+        costs: Cost model.
+        weights: Cost of one layer on every diagonal; None weighs all alike, as the paper does (Eq. 17).
+    """
     profile = costs.profile
     pp_size = profile.cluster.pp_size
     kept = kept_chunks(order.chunks)
@@ -98,4 +128,40 @@ def build_recompute_problem(order: PipelineOrder, costs: CostModel) -> Recompute
             if full_bytes <= free_bytes and min(saved_bytes.values()) >= 0:
                 continue
             constraints.append(WindowConstraint(stage_index, full_bytes, saved_bytes, free_bytes))
-    return RecomputeProblem(len(order.chunks) + pp_size - 1, profile.layers_per_stage, tuple(constraints))
+    variable_count = len(order.chunks) + pp_size - 1
+    return RecomputeProblem(tuple(weights or (1.0,) * variable_count), profile.layers_per_stage, tuple(constraints))
+
+
+def describe_shortage(problem: RecomputeProblem, profile: Profile) -> InfeasibleBatchError:
+    """Say what the worst window of a problem without solution lacks, and what would help."""
+    worst = problem.find_shortage()
+    needed_bytes = worst.least_bytes(problem.layer_limit) if worst else 0.0
+    if worst is None:
+        # Each window alone could be made to fit, but recompute that keeps more than it saves spoils another.
+        worst = max(problem.constraints, key=lambda constraint: constraint.full_bytes - constraint.free_bytes)
+        needed_bytes = worst.full_bytes
+    state_bytes = profile.memory.model_state_bytes[worst.stage_index]
+    remedy = "use more devices a stage (cluster.sp_size) or shorten the longest sequence (context_tokens)"
+    if state_bytes >= profile.usable_memory_bytes:
+        remedy = f"{state_bytes:,.0f} of them are model states: use more devices a stage (cluster.sp_size)"
+    return InfeasibleBatchError(worst.stage_index, needed_bytes + state_bytes, profile.usable_memory_bytes, remedy)
+
+
+def slowest_layer_weights(order: PipelineOrder, forward_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Weigh every diagonal by its slowest chunk: the others wait for it anyway.
+
+    Args:
+        order: Chunks and their order.
+        forward_s: Seconds of a forward pass, by stage and chunk.
+
+    Returns:
+        One weight a variable; only their ratios count, the mean is 1.
+    """
+    pp_size = len(order.stages)
+    slowest_s = [0.0] * (len(order.chunks) + pp_size - 1)
+    for stage_index, of_stage in enumerate(forward_s):
+        for chunk_s, rank in zip(of_stage, order.backward_rank, strict=True):
+            variable = recompute_variable(pp_size, stage_index, rank)
+            slowest_s[variable] = max(slowest_s[variable], chunk_s)
+    mean_s = sum(slowest_s) / len(slowest_s)
+    return tuple(chunk_s / mean_s for chunk_s in slowest_s)

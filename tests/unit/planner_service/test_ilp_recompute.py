@@ -19,7 +19,7 @@ def window(full: float, free: float, *saved: float, stage_index: int = 0) -> Win
 
 
 # 10 MiB too many; a layer of variable 0 saves 4, of variable 1 saves 3.
-PROBLEM = RecomputeProblem(2, 4, (window(30, 20, 4, 3),))
+PROBLEM = RecomputeProblem((1.0,) * 2, 4, (window(30, 20, 4, 3),))
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, values: tuple[float, ...] | None, bound: float = 0.0) -> None:
@@ -44,7 +44,7 @@ def test_values_a_hair_off_an_integer_are_that_integer(monkeypatch: pytest.Monke
 
 
 def test_a_window_that_misses_by_the_solvers_tolerance_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_byte_short = RecomputeProblem(2, 4, (window(30, 20, 5 - 0.1 / MIB, 3),))
+    one_byte_short = RecomputeProblem((1.0,) * 2, 4, (window(30, 20, 5 - 0.1 / MIB, 3),))
     answer(monkeypatch, (2.0, 0.0), bound=2.0)
 
     solution = solve_recompute(one_byte_short, LIMITS)
@@ -78,7 +78,7 @@ def test_a_solver_stopped_before_its_first_node_is_never_called_optimal() -> Non
     coupled = tuple(
         WindowConstraint(0, 60 * MIB, {i: 4 * MIB, i + 1: 3 * MIB, i + 2: 5.5 * MIB}, 20 * MIB) for i in range(60)
     )
-    problem = RecomputeProblem(62, 8, coupled)
+    problem = RecomputeProblem((1.0,) * 62, 8, coupled)
 
     solution = solve_recompute(problem, IlpLimits(gap_ratio=0.0, node_limit=0))
 
@@ -93,14 +93,16 @@ def test_the_solver_is_skipped_where_nothing_needs_recompute(monkeypatch: pytest
 
     monkeypatch.setattr(recompute, "solve_ilp", refuse)
 
-    solution = solve_recompute(RecomputeProblem(3, 4, ()), LIMITS)
+    solution = solve_recompute(RecomputeProblem((1.0,) * 3, 4, ()), LIMITS)
 
     assert solution is not None
     assert (solution.layer_counts, solution.outcome) == ((0, 0, 0), SolveOutcome.OPTIMAL)
 
 
 def test_the_worst_window_is_named_where_even_full_recompute_does_not_fit() -> None:
-    problem = RecomputeProblem(2, 4, (window(60, 20, 4, 3, stage_index=1), window(70, 20, 4, 3, stage_index=2)))
+    problem = RecomputeProblem(
+        (1.0,) * 2, 4, (window(60, 20, 4, 3, stage_index=1), window(70, 20, 4, 3, stage_index=2))
+    )
 
     shortage = problem.find_shortage()
 
@@ -110,14 +112,14 @@ def test_the_worst_window_is_named_where_even_full_recompute_does_not_fit() -> N
 
 
 def test_an_infeasible_model_has_no_values() -> None:
-    problem = RecomputeProblem(2, 4, (window(60, 20, 4, 3),))
+    problem = RecomputeProblem((1.0,) * 2, 4, (window(60, 20, 4, 3),))
 
     assert solve_ilp(problem, LIMITS).values is None
 
 
 def test_recompute_that_costs_bytes_is_not_chosen_where_it_must_not_be() -> None:
     """Variable 1 holds more when recomputed, so full recompute is not the lightest."""
-    problem = RecomputeProblem(2, 4, (window(30, 20, 3, -2),))
+    problem = RecomputeProblem((1.0,) * 2, 4, (window(30, 20, 3, -2),))
 
     solution = solve_recompute(problem, LIMITS)
 
@@ -127,7 +129,7 @@ def test_recompute_that_costs_bytes_is_not_chosen_where_it_must_not_be() -> None
 
 def test_equal_problems_have_equal_solutions() -> None:
     coupled = tuple(WindowConstraint(0, 50 * MIB, {i: 4 * MIB, i + 1: 3 * MIB}, 33 * MIB) for i in range(30))
-    problem = RecomputeProblem(31, 8, coupled)
+    problem = RecomputeProblem((1.0,) * 31, 8, coupled)
 
     assert len({solve_recompute(problem, IlpLimits(0.02, 20)) for _ in range(3)}) == 1
 
