@@ -4,6 +4,7 @@ JSON is protobuf's, with the proto's field names. Decoding is strict: an unknown
 of its type's range is refused with a sentence.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import TypeVar
@@ -33,6 +34,7 @@ from infinipipe_contract.profile import (
     LinkCost,
     MemoryCost,
     ModelShape,
+    NodeLinks,
     Profile,
     check_profile,
 )
@@ -172,6 +174,7 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
             logits_bytes=profile.memory.logits_bytes,
             model_state_bytes=profile.memory.model_state_bytes,
         ),
+        nodes=None if profile.nodes is None else profile_pb2.NodeLinks(**dataclasses.asdict(profile.nodes)),
     )
 
 
@@ -193,6 +196,7 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
         p2p=LinkCost(message.p2p.bandwidth_bytes_per_s, message.p2p.latency_s),
         param_gather_s=tuple(message.param_gather_s),
         memory=MemoryCost(memory.token_bytes, memory.logits_bytes, tuple(memory.model_state_bytes)),
+        nodes=_nodes_from_proto(message.nodes) if message.HasField("nodes") else None,
     )
     check_profile(profile)
     return profile
@@ -282,3 +286,13 @@ def _compute_from_proto(message: profile_pb2.ComputeCost) -> ComputeCost:
 
 def _link_to_proto(link: LinkCost) -> profile_pb2.LinkCost:
     return profile_pb2.LinkCost(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s)
+
+
+def _nodes_from_proto(message: profile_pb2.NodeLinks) -> NodeLinks:
+    return NodeLinks(
+        devices_per_node=message.devices_per_node,
+        intra_node_bytes_per_s=message.intra_node_bytes_per_s,
+        intra_node_latency_s=message.intra_node_latency_s,
+        inter_node_bytes_per_s=message.inter_node_bytes_per_s,
+        inter_node_latency_s=message.inter_node_latency_s,
+    )

@@ -81,6 +81,25 @@ class MemoryCost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLinks:
+    """Links inside and between the nodes of the cluster.
+
+    Attributes:
+        devices_per_node: Devices of one node.
+        intra_node_bytes_per_s: Bytes per second that one device sends to the others of its node.
+        intra_node_latency_s: Seconds before the first byte arrives inside a node.
+        inter_node_bytes_per_s: Bytes per second that one node sends to the others, all its devices together.
+        inter_node_latency_s: Seconds before the first byte arrives from another node.
+    """
+
+    devices_per_node: int
+    intra_node_bytes_per_s: float
+    intra_node_latency_s: float
+    inter_node_bytes_per_s: float
+    inter_node_latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Cost model of one model on one cluster.
 
@@ -95,6 +114,7 @@ class Profile:
         param_gather_s: Seconds to gather the parameters of each stage once.
         memory: Memory per token and per stage.
         comment: Where the numbers come from.
+        nodes: Links inside and between nodes; None where ``derive_node_links`` tells them.
     """
 
     name: str
@@ -107,6 +127,7 @@ class Profile:
     param_gather_s: tuple[float, ...]
     memory: MemoryCost
     comment: str = ""
+    nodes: NodeLinks | None = None
 
     @property
     def device_count(self) -> int:
@@ -122,6 +143,24 @@ class Profile:
     def usable_memory_bytes(self) -> float:
         """Bytes of one device that a plan may fill (paper: G)."""
         return self.cluster.device_memory_bytes * self.cluster.usable_memory_ratio
+
+
+def derive_node_links(profile: Profile) -> NodeLinks:
+    """Give the profile's links inside and between nodes, or derive them where it has none.
+
+    Derived, every stage is a node: ``all2all`` is the link inside, and the ranks of a stage share the node's link to
+    the next one, each with the bandwidth that ``p2p`` tells.
+    """
+    if profile.nodes is not None:
+        return profile.nodes
+    sp_size, inside, between = profile.cluster.sp_size, profile.all2all, profile.p2p
+    return NodeLinks(
+        devices_per_node=sp_size,
+        intra_node_bytes_per_s=inside.bandwidth_bytes_per_s,
+        intra_node_latency_s=inside.latency_s,
+        inter_node_bytes_per_s=between.bandwidth_bytes_per_s * sp_size,
+        inter_node_latency_s=between.latency_s,
+    )
 
 
 def check_profile(profile: Profile) -> None:
@@ -167,6 +206,27 @@ def check_profile(profile: Profile) -> None:
     _require_number("cluster.device_memory_bytes", cluster.device_memory_bytes)
     ratio = cluster.usable_memory_ratio
     _require(0 < ratio <= 1, "cluster.usable_memory_ratio", ratio, "in (0, 1]")
+    if profile.nodes is not None:
+        _check_nodes(profile.nodes, profile.device_count)
+
+
+def _check_nodes(nodes: NodeLinks, device_count: int) -> None:
+    per_node = nodes.devices_per_node
+    _require(per_node >= 1, "nodes.devices_per_node", per_node, "at least 1")
+    _require(
+        per_node >= device_count or device_count % per_node == 0,
+        "nodes.devices_per_node",
+        per_node,
+        f"a divisor of the cluster's {device_count} devices",
+    )
+    _require_number("nodes.intra_node_latency_s", nodes.intra_node_latency_s)
+    _require_number("nodes.inter_node_latency_s", nodes.inter_node_latency_s)
+    for key, bandwidth in (
+        ("nodes.intra_node_bytes_per_s", nodes.intra_node_bytes_per_s),
+        ("nodes.inter_node_bytes_per_s", nodes.inter_node_bytes_per_s),
+    ):
+        _require_number(key, bandwidth)
+        _require(bandwidth > 0, key, bandwidth, "more than 0")
 
 
 def _require(holds: bool, key: str, value: object, limit: str) -> None:

@@ -24,16 +24,18 @@ PLAN_STATE_READY: PlanState
 PLAN_STATE_FAILED: PlanState
 
 class PlanOptions(_message.Message):
-    __slots__ = ("policy", "max_slice_count", "gap_ratio", "node_limit")
+    __slots__ = ("policy", "max_slice_count", "gap_ratio", "node_limit", "budget_s")
     POLICY_FIELD_NUMBER: _ClassVar[int]
     MAX_SLICE_COUNT_FIELD_NUMBER: _ClassVar[int]
     GAP_RATIO_FIELD_NUMBER: _ClassVar[int]
     NODE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_S_FIELD_NUMBER: _ClassVar[int]
     policy: str
     max_slice_count: int
     gap_ratio: float
     node_limit: int
-    def __init__(self, policy: _Optional[str] = ..., max_slice_count: _Optional[int] = ..., gap_ratio: _Optional[float] = ..., node_limit: _Optional[int] = ...) -> None: ...
+    budget_s: float
+    def __init__(self, policy: _Optional[str] = ..., max_slice_count: _Optional[int] = ..., gap_ratio: _Optional[float] = ..., node_limit: _Optional[int] = ..., budget_s: _Optional[float] = ...) -> None: ...
 
 class JobSpec(_message.Message):
     __slots__ = ("profile", "options", "context_tokens")

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Profile(_message.Message):
-    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory")
+    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory", "nodes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class Profile(_message.Message):
     P2P_FIELD_NUMBER: _ClassVar[int]
     PARAM_GATHER_S_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     name: str
     comment: str
     model: ModelShape
@@ -28,7 +29,8 @@ class Profile(_message.Message):
     p2p: LinkCost
     param_gather_s: _containers.RepeatedScalarFieldContainer[float]
     memory: MemoryCost
-    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ...) -> None: ...
+    nodes: NodeLinks
+    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ..., nodes: _Optional[_Union[NodeLinks, _Mapping]] = ...) -> None: ...
 
 class ModelShape(_message.Message):
     __slots__ = ("layers", "hidden", "kv_dim", "ffn", "vocab", "dtype_bytes")
@@ -85,3 +87,17 @@ class MemoryCost(_message.Message):
     logits_bytes: float
     model_state_bytes: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, token_bytes: _Optional[float] = ..., logits_bytes: _Optional[float] = ..., model_state_bytes: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class NodeLinks(_message.Message):
+    __slots__ = ("devices_per_node", "intra_node_bytes_per_s", "intra_node_latency_s", "inter_node_bytes_per_s", "inter_node_latency_s")
+    DEVICES_PER_NODE_FIELD_NUMBER: _ClassVar[int]
+    INTRA_NODE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    INTRA_NODE_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    INTER_NODE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    INTER_NODE_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    devices_per_node: int
+    intra_node_bytes_per_s: float
+    intra_node_latency_s: float
+    inter_node_bytes_per_s: float
+    inter_node_latency_s: float
+    def __init__(self, devices_per_node: _Optional[int] = ..., intra_node_bytes_per_s: _Optional[float] = ..., intra_node_latency_s: _Optional[float] = ..., inter_node_bytes_per_s: _Optional[float] = ..., inter_node_latency_s: _Optional[float] = ...) -> None: ...
