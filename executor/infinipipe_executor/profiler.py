@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from infinipipe_contract.cost_model import CostModel
+from infinipipe_contract.model_memory import held_kv_dim, logits_bytes, model_state_bytes, token_bytes
 from infinipipe_contract.plan import (
     Action,
     ActionKind,
@@ -33,7 +34,6 @@ from infinipipe_executor.fit import Fit, PassSample, fit_compute_cost
 from infinipipe_executor.links import measure_all2all, measure_p2p, slowest
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig
-from infinipipe_executor.model.memory import logits_bytes, model_state_bytes, token_bytes
 from infinipipe_executor.pipeline.runner import StepRunner
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,9 @@ def _base_profile(model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_
     pp_size, sp_size = mesh.pp_size, mesh.sp_size
     return Profile(
         name=f"measured-{cluster.device}-pp{pp_size}-sp{sp_size}",
-        model=ModelShape(model.layers, model.hidden, model.kv_dim, model.ffn, model.vocab, dtype_bytes),
+        model=ModelShape(
+            model.layers, model.hidden, held_kv_dim(model.shape, sp_size), model.ffn, model.vocab, dtype_bytes
+        ),
         cluster=Cluster(pp_size, sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio),
         forward=ComputeCost(0.0, 0.0, 0.0),
         backward=ComputeCost(0.0, 0.0, 0.0),
@@ -153,9 +155,9 @@ def _base_profile(model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_
         p2p=measure_p2p(mesh),
         param_gather_s=(0.0,) * pp_size,  # part of a chunk's fixed cost, as it is measured
         memory=MemoryCost(
-            token_bytes=token_bytes(model, dtype_bytes, sp_size),
-            logits_bytes=logits_bytes(model, dtype_bytes),
-            model_state_bytes=tuple(model_state_bytes(model, pp_size, sp_size, p) for p in range(pp_size)),
+            token_bytes=token_bytes(model.shape, dtype_bytes, sp_size),
+            logits_bytes=logits_bytes(model.shape, dtype_bytes),
+            model_state_bytes=tuple(model_state_bytes(model.shape, pp_size, sp_size, p) for p in range(pp_size)),
         ),
     )
 

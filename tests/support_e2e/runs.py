@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infinipipe_contract.codec import profile_to_json
+from infinipipe_contract.model_memory import logits_bytes, model_state_bytes, token_bytes
 from infinipipe_contract.profile import Cluster, ComputeCost, LinkCost, MemoryCost, ModelShape, Profile
 from infinipipe_executor.model.config import ModelConfig
-from infinipipe_executor.model.memory import logits_bytes, model_state_bytes, token_bytes
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -92,9 +92,9 @@ def tiny_profile(pp_size: int, sp_size: int, device_memory_bytes: float = 2**20)
         p2p=LinkCost(bandwidth_bytes_per_s=1e9, latency_s=1e-6),
         param_gather_s=(0.0,) * pp_size,
         memory=MemoryCost(
-            token_bytes=token_bytes(TINY, 4, sp_size),
-            logits_bytes=logits_bytes(TINY, 4),
-            model_state_bytes=tuple(model_state_bytes(TINY, pp_size, sp_size, stage) for stage in range(pp_size)),
+            token_bytes=token_bytes(TINY.shape, 4, sp_size),
+            logits_bytes=logits_bytes(TINY.shape, 4),
+            model_state_bytes=tuple(model_state_bytes(TINY.shape, pp_size, sp_size, stage) for stage in range(pp_size)),
         ),
     )
 

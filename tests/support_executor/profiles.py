@@ -1,8 +1,8 @@
 """A profile for the tiny model: times that only need to be plausible, memory as the executor counts it."""
 
+from infinipipe_contract.model_memory import logits_bytes, model_state_bytes, token_bytes
 from infinipipe_contract.profile import Cluster, ComputeCost, LinkCost, MemoryCost, ModelShape, Profile
 from infinipipe_executor.model.config import ModelConfig
-from infinipipe_executor.model.memory import logits_bytes, model_state_bytes, token_bytes
 
 FP64_BYTES = 8
 
@@ -16,7 +16,7 @@ def make_profile(config: ModelConfig, pp_size: int, sp_size: int, *, activation_
         sp_size: Ranks of one stage.
         activation_bytes: What the fullest stage may hold besides its model states.
     """
-    states = tuple(model_state_bytes(config, pp_size, sp_size, p, FP64_BYTES) for p in range(pp_size))
+    states = tuple(model_state_bytes(config.shape, pp_size, sp_size, p, FP64_BYTES) for p in range(pp_size))
     return Profile(
         name="tiny",
         model=ModelShape(config.layers, config.hidden, config.kv_dim, config.ffn, config.vocab, FP64_BYTES),
@@ -26,5 +26,7 @@ def make_profile(config: ModelConfig, pp_size: int, sp_size: int, *, activation_
         all2all=LinkCost(1e9, 1e-5),
         p2p=LinkCost(1e9, 1e-5),
         param_gather_s=(1e-5,) * pp_size,
-        memory=MemoryCost(token_bytes(config, FP64_BYTES, sp_size), logits_bytes(config, FP64_BYTES), states),
+        memory=MemoryCost(
+            token_bytes(config.shape, FP64_BYTES, sp_size), logits_bytes(config.shape, FP64_BYTES), states
+        ),
     )

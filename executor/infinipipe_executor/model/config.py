@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from infinipipe_contract.model_memory import DecoderShape
 from infinipipe_executor.errors import ConfigError, LayoutError
 
 
@@ -56,6 +57,20 @@ class ModelConfig:
     def kv_dim(self) -> int:
         """Width of all key heads together (paper: D_kv)."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def shape(self) -> DecoderShape:
+        """What the formulas of parameters and memory take."""
+        return DecoderShape(
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            ffn=self.ffn,
+            vocab=self.vocab,
+            dropout=self.dropout,
+        )
 
 
 def check_layout(config: ModelConfig, pp_size: int, sp_size: int) -> None:

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
+from infinipipe_contract.model_memory import logits_bytes, model_state_bytes, parameter_count, token_bytes
 from infinipipe_contract.plan import Chunk
 from infinipipe_executor.model.config import ModelConfig
-from infinipipe_executor.model.memory import logits_bytes, model_state_bytes, parameter_count, token_bytes
 from infinipipe_executor.model.stage import Stage
 from infinipipe_executor.pipeline.saved_bytes import SavedBytes
 from support_executor.plans import chunk, cut, make_batch
@@ -45,7 +45,7 @@ def test_layers_save_what_the_formula_says(dropout: float, dtype: torch.dtype) -
 
     saved = saved_bytes(stage, [chunk(*cut(0, 30), *cut(1, 7))])
 
-    assert saved == 37 * token_bytes(config, dtype.itemsize) / 2
+    assert saved == 37 * token_bytes(config.shape, dtype.itemsize) / 2
 
 
 def test_layers_of_a_7b_model_save_what_the_formula_says() -> None:
@@ -56,7 +56,7 @@ def test_layers_of_a_7b_model_save_what_the_formula_says() -> None:
     saved = saved_bytes(stage, [chunk(*cut(0, 1024))], device="meta")
 
     # 8 x 4096 and 3 x 11008 elements of 2 bytes, 32 + 2 statistics of 4 bytes
-    assert saved / 1024 == token_bytes(SEVEN_B, 2) == 2 * (2 * (8 * 4096 + 3 * 11008) + 4 * 34)
+    assert saved / 1024 == token_bytes(SEVEN_B.shape, 2) == 2 * (2 * (8 * 4096 + 3 * 11008) + 4 * 34)
 
 
 def test_saved_bytes_do_not_depend_on_the_number_of_slices() -> None:
@@ -65,7 +65,7 @@ def test_saved_bytes_do_not_depend_on_the_number_of_slices() -> None:
 
     held = {saved_bytes(stage, list(map(chunk, cut(0, *[48 // count] * count)))) for count in (1, 4, 8, 16)}
 
-    assert held == {48 * token_bytes(TINY, 8) / 2}
+    assert held == {48 * token_bytes(TINY.shape, 8) / 2}
 
 
 @pytest.mark.parametrize("recompute_layer_count", [0, 1, 2])
@@ -75,7 +75,7 @@ def test_a_recomputed_layer_keeps_its_input_only(recompute_layer_count: int) -> 
 
     saved = saved_bytes(stage, [chunk(*cut(0, 29))], recompute_layer_count=recompute_layer_count)
 
-    layer_bytes, input_bytes = token_bytes(TINY, 8) / TINY.layers, 8 * TINY.hidden
+    layer_bytes, input_bytes = token_bytes(TINY.shape, 8) / TINY.layers, 8 * TINY.hidden
     # Where everything is recomputed, the output of the stage is saved by nobody.
     assert saved == 29 * (recompute_layer_count * input_bytes + (2 - recompute_layer_count) * layer_bytes)
 
@@ -86,15 +86,15 @@ def test_the_last_stage_saves_the_logits_once(dtype: torch.dtype) -> None:
 
     saved = saved_bytes(stage, [chunk(*cut(0, 30))])
 
-    assert saved == 30 * (token_bytes(TINY, dtype.itemsize) / 2 + logits_bytes(TINY, dtype.itemsize))
+    assert saved == 30 * (token_bytes(TINY.shape, dtype.itemsize) / 2 + logits_bytes(TINY.shape, dtype.itemsize))
 
 
 def test_key_heads_fewer_than_ranks_are_counted_as_replicated() -> None:
-    config = dataclasses.replace(TINY, heads=8, kv_heads=2)
+    shape = dataclasses.replace(TINY.shape, heads=8, kv_heads=2)
 
     # Over two ranks the output of attention is held twice; over four, two key heads become four.
-    assert token_bytes(config, 2, 2) - token_bytes(config, 2, 1) == config.layers * 2 * config.query_dim
-    assert token_bytes(config, 2, 4) - token_bytes(config, 2, 2) == config.layers * 2 * 2 * 2 * config.head_dim
+    assert token_bytes(shape, 2, 2) - token_bytes(shape, 2, 1) == shape.layers * 2 * shape.query_dim
+    assert token_bytes(shape, 2, 4) - token_bytes(shape, 2, 2) == shape.layers * 2 * 2 * 2 * shape.head_dim
 
 
 @pytest.mark.parametrize("pp_size", [1, 2, 4])
@@ -105,8 +105,8 @@ def test_every_parameter_belongs_to_one_stage(pp_size: int) -> None:
 
     assert sorted(names) == sorted(parameter_shapes(TINY))
     for index, stage in enumerate(stages):
-        assert parameter_count(TINY, pp_size, index) == sum(p.numel() for p in stage.parameters())
+        assert parameter_count(TINY.shape, pp_size, index) == sum(p.numel() for p in stage.parameters())
 
 
 def test_model_state_is_parameters_gradients_and_two_moments_divided_among_the_ranks() -> None:
-    assert model_state_bytes(TINY, 2, 4, 1) == 4 * 4 * parameter_count(TINY, 2, 1) / 4
+    assert model_state_bytes(TINY.shape, 2, 4, 1) == 4 * 4 * parameter_count(TINY.shape, 2, 1) / 4
