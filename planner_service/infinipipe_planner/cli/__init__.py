@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from infinipipe_planner.cli.compare import compare
 from infinipipe_planner.cli.jobs import jobs
 from infinipipe_planner.cli.plan import plan
 from infinipipe_planner.cli.plans import plans
+from infinipipe_planner.cli.profile import profile
 from infinipipe_planner.cli.serve import serve
 from infinipipe_planner.cli.show import show
 
@@ -20,8 +22,9 @@ COMMAND_GROUP = "infinipipe.commands"
 
 def register(app: typer.Typer) -> None:
     """Add the planner's commands."""
-    for command in (serve, plan, jobs, plans, show):
+    for command in (serve, plan, compare, jobs, plans, show):
         app.command()(command)
+    app.add_typer(profile, name="profile")
 
 
 def build_app() -> typer.Typer:

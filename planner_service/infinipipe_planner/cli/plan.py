@@ -1,7 +1,8 @@
 """`infinipipe plan`: plan one batch, here or on a planner."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -11,7 +12,10 @@ from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.cli.client import call_planner
+from infinipipe_planner.cli.dry_run import dry_run
+from infinipipe_planner.cli.explain import explain
 from infinipipe_planner.cli.inputs import InputError, read_lengths, read_profile
+from infinipipe_planner.cli.model import DEVICE_HELP, DEVICES_PER_NODE_HELP, MODEL_HELP, NODES_HELP
 from infinipipe_planner.cli.output import (
     EXIT_USAGE,
     OutputFormat,
@@ -22,17 +26,21 @@ from infinipipe_planner.cli.output import (
     write_result,
 )
 from infinipipe_planner.errors import InvalidLengthsError, InvalidOptionsError, PlannerError
+from infinipipe_planner.lengths import MAX_SEQUENCES
+
+Value = TypeVar("Value")
 
 SOLVE_TIMEOUT_S = 600.0
+DRY_RUN_PANEL = "Dry run"
 
 
 def plan(
-    profile: Annotated[Path, typer.Option(help="Profile file (JSON): the cost model.")],
+    profile: Annotated[Path | None, typer.Option(help="Profile file (JSON): the cost model.")] = None,
     lengths: Annotated[
-        Path,
+        Path | None,
         typer.Option(help='Lengths in tokens: {"lengths": [...]}, a JSON list, or one a line; "-" is standard input.'),
-    ],
-    policy: Annotated[str, typer.Option(help="Policy by name.")] = "paper",
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Policy by name.")] = "search",
     output_format: Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")] = (
         OutputFormat.TEXT
     ),
@@ -40,18 +48,81 @@ def plan(
     server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Planner to ask; without it, plan in this process.")
     ] = None,
+    is_explained: Annotated[
+        bool,
+        typer.Option("--explain", help="Say what binds, and what more memory, recompute or slices would buy."),
+    ] = False,
+    is_dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Without a profile: does a model fit on a cluster, in which layout, and how fast.",
+            rich_help_panel=DRY_RUN_PANEL,
+        ),
+    ] = False,
+    model: Annotated[Path | None, typer.Option(help=MODEL_HELP, rich_help_panel=DRY_RUN_PANEL)] = None,
+    device: Annotated[str | None, typer.Option(help=DEVICE_HELP, rich_help_panel=DRY_RUN_PANEL)] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help=NODES_HELP, rich_help_panel=DRY_RUN_PANEL)] = None,
+    devices_per_node: Annotated[
+        int | None, typer.Option(min=1, help=DEVICES_PER_NODE_HELP, rich_help_panel=DRY_RUN_PANEL)
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1, help="Longest sequence of made-up lengths, in tokens.", rich_help_panel=DRY_RUN_PANEL),
+    ] = None,
+    sequences: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_SEQUENCES, help="Number of made-up lengths.", rich_help_panel=DRY_RUN_PANEL),
+    ] = None,
 ) -> None:
     """Plan one batch and show the plan."""
+    if is_dry_run:
+        _refuse(
+            {"--profile": profile, "--server": server, "--explain": is_explained or None},
+            "a dry run makes its own profiles, in this process",
+        )
+        dry_run(
+            model=_require(model, "--model"),
+            device=_require(device, "--device"),
+            nodes=_require(nodes, "--nodes"),
+            devices_per_node=_require(devices_per_node, "--devices-per-node"),
+            lengths=lengths,
+            context=context,
+            sequences=sequences,
+            policy=policy,
+            output_format=output_format,
+            output=output,
+        )
+        return
+    only_dry = {"--model": model, "--device": device, "--nodes": nodes, "--devices-per-node": devices_per_node}
+    _refuse({**only_dry, "--context": context, "--sequences": sequences}, "it belongs to --dry-run")
     try:
-        cost_model, lengths_tokens = read_profile(profile), read_lengths(lengths)
+        cost_model = read_profile(_require(profile, "--profile"))
+        lengths_tokens = read_lengths(_require(lengths, "--lengths"))
     except InputError as error:
         fail(str(error), EXIT_USAGE)
+    if is_explained:
+        _refuse({"--server": server}, "--explain plans in this process")
+        explain(lengths_tokens, cost_model, policy, output_format, output)
+        return
     with working("planning ..."):
         if server is None:
             made = _plan_here(lengths_tokens, cost_model, policy)
         else:
             made = _plan_there(server, lengths_tokens, cost_model, policy)
     write_result(format_plan(made, output_format), output)
+
+
+def _require(value: Value | None, option: str) -> Value:
+    if value is None:
+        fail(f"missing option {option}", EXIT_USAGE)
+    return value
+
+
+def _refuse(options: Mapping[str, object], reason: str) -> None:
+    for option, value in options.items():
+        if value is not None:
+            fail(f"{option} is out of place: {reason}", EXIT_USAGE)
 
 
 def _plan_here(lengths_tokens: list[int], profile: Profile, policy: str) -> ExecutionPlan:

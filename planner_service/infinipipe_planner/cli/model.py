@@ -1,0 +1,29 @@
+"""What the commands that take a model and a cluster by name have in common."""
+
+from pathlib import Path
+
+from infinipipe_contract.names import unknown
+from infinipipe_planner.analytic.devices import DEVICES
+from infinipipe_planner.analytic.profile import Hardware, HardwareError
+
+MODEL_HELP = "Model: its config.json (Hugging Face); Llama, Mistral, Qwen2 or Qwen3."
+DEVICE_HELP = f"Device: {', '.join(DEVICES)}."
+NODES_HELP = "Nodes of the cluster."
+DEVICES_PER_NODE_HELP = "Devices of one node."
+
+
+def read_hardware(device: str, nodes: int, devices_per_node: int) -> Hardware:
+    """Look a cluster up.
+
+    Raises:
+        HardwareError: If there is no such device.
+    """
+    if device.lower() not in DEVICES:
+        raise HardwareError(unknown("device", device, DEVICES))
+    return Hardware(device.lower(), nodes, devices_per_node)
+
+
+def name_model(path: Path) -> str:
+    """Name a model by its folder, or by its file where that has a name of its own."""
+    resolved = path.resolve()
+    return resolved.parent.name if resolved.stem == "config" and resolved.parent.name else resolved.stem

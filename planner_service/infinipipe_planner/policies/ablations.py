@@ -1,0 +1,137 @@
+"""Policies ``no-balance``, ``no-recompute``, ``full-recompute``: the paper's algorithm without one of its parts (V-E).
+
+All three sweep the slice number as ``paper`` does. What they leave out is what they are named after:
+
+- ``no-balance`` ("w/o wbc") cuts long sequences into slices of equal length and packs short ones into chunks of that
+  length; grouping and recompute are the paper's.
+- ``no-recompute`` ("w/o ckpt") and ``full-recompute`` ("full ckpt") chunk as the paper does and recompute no layer, or
+  every one. Recompute is then no longer weighed against warm-up and cool-down, so that grouping (Eq. 13) comes down to
+  the fewest pipelines that fit.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from infinipipe_contract.cost_model import CostModel
+from infinipipe_contract.profile import Profile
+from infinipipe_planner.chunking.chunk_batch import ChunkChain, chunk_batch
+from infinipipe_planner.chunking.fixed_size import split_fixed
+from infinipipe_planner.errors import InfeasibleBatchError
+from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, CandidateResult, CandidateRunner, Policy
+from infinipipe_planner.policies.paper import PaperSpec, sweep_paper
+from infinipipe_planner.scheduling.grouping import group_chains
+from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, build_pipeline, order_pipeline
+from infinipipe_planner.scheduling.recompute import least_certain
+from infinipipe_planner.scheduling.recompute_problem import (
+    IlpLimits,
+    RecomputeProblem,
+    build_recompute_problem,
+    describe_shortage,
+)
+from infinipipe_planner.scheduling.uniform_recompute import build_uniform_pipeline
+
+if TYPE_CHECKING:
+    from infinipipe_planner.options import PlanOptions
+
+
+class NoRecomputeShortageError(InfeasibleBatchError):
+    """A batch does not fit in memory when nothing is recomputed."""
+
+    def __init__(self, stage_index: int, needed_bytes: float, usable_bytes: float, remedy: str) -> None:
+        super().__init__(stage_index, needed_bytes, usable_bytes, remedy)
+        self.args = (str(self).replace("with every layer recomputed", "without recompute"),)
+
+
+class NoBalanceSpec(PaperSpec):
+    """The candidate of one slice number with chunks of equal length."""
+
+    __slots__ = ()
+
+    def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:
+        """Cut and pack by tokens, then group and choose recompute as the paper does; see ``CandidateSpec``."""
+        chunk_tokens = -(-max(lengths_tokens) // self.slice_count)
+        scheduled = group_chains(split_fixed(lengths_tokens, chunk_tokens), CostModel(profile), limits)
+        return Candidate(
+            pipelines=tuple(build_pipeline(one.order, one.recompute.layer_counts) for one in scheduled),
+            outcome=least_certain(one.recompute.outcome for one in scheduled),
+            gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
+        )
+
+
+class NoRecomputeSpec(PaperSpec):
+    """The candidate of one slice number without recompute."""
+
+    __slots__ = ()
+
+    def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:  # noqa: ARG002  # no solver runs
+        """Chunk as the paper does, recompute nothing; see ``CandidateSpec``."""
+        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, 0)
+
+
+class FullRecomputeSpec(PaperSpec):
+    """The candidate of one slice number with all layers recomputed."""
+
+    __slots__ = ()
+
+    def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:  # noqa: ARG002  # no solver runs
+        """Chunk as the paper does, recompute everything; see ``CandidateSpec``."""
+        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, profile.layers_per_stage)
+
+
+def _build_fixed(chains: Sequence[ChunkChain], profile: Profile, layer_count: int) -> Candidate:
+    """Group chains, longest first, into the fewest pipelines that fit with that many layers recomputed everywhere."""
+    costs, pp_size = CostModel(profile), profile.cluster.pp_size
+    orders: list[PipelineOrder] = []
+    group: list[ChunkChain] = []
+    for chunk_count in sorted({len(chain) for chain in chains}, reverse=True):
+        of_class = [chain for chain in chains if len(chain) == chunk_count]
+        joined = order_pipeline([*group, *of_class], pp_size)
+        if group and _lack(build_recompute_problem(joined, costs), layer_count) <= 0:
+            orders[-1] = joined
+            group += of_class
+            continue
+        group = of_class
+        alone = order_pipeline(group, pp_size)
+        _require_fit(build_recompute_problem(alone, costs), layer_count, profile)
+        orders.append(alone)
+    return Candidate(tuple(build_uniform_pipeline(order, layer_count) for order in orders))
+
+
+def _lack(problem: RecomputeProblem, layer_count: int) -> float:
+    """Bytes that the tightest window lacks; at most 0 where all fit."""
+    recompute = (layer_count,) * problem.variable_count
+    return max((one.needed_bytes(recompute) - one.free_bytes for one in problem.constraints), default=0.0)
+
+
+def _require_fit(problem: RecomputeProblem, layer_count: int, profile: Profile) -> None:
+    if _lack(problem, layer_count) <= 0:
+        return
+    error = describe_shortage(dataclasses.replace(problem, layer_limit=layer_count), profile)
+    if layer_count:
+        raise error
+    raise NoRecomputeShortageError(error.stage_index, error.needed_bytes, error.usable_bytes, error.remedy)
+
+
+def _swept_as(spec_type: type[PaperSpec]) -> Policy:
+    """Sweep as ``paper`` does, with candidates of another kind."""
+
+    def sweep(
+        lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
+    ) -> list[CandidateResult]:
+        def run_as(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
+            return run([dataclasses.replace(one, spec=_respec(one, spec_type)) for one in requests])
+
+        return sweep_paper(lengths_tokens, profile, options, run_as)
+
+    return sweep
+
+
+def _respec(request: CandidateRequest, spec_type: type[PaperSpec]) -> PaperSpec:
+    assert isinstance(request.spec, PaperSpec)
+    return spec_type(request.spec.slice_count)
+
+
+sweep_no_balance = _swept_as(NoBalanceSpec)
+sweep_no_recompute = _swept_as(NoRecomputeSpec)
+sweep_full_recompute = _swept_as(FullRecomputeSpec)
