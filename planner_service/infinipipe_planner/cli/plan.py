@@ -41,6 +41,9 @@ def plan(
         typer.Option(help='Lengths in tokens: {"lengths": [...]}, a JSON list, or one a line; "-" is standard input.'),
     ] = None,
     policy: Annotated[str, typer.Option(help="Policy by name.")] = "search",
+    budget_s: Annotated[
+        float, typer.Option(help="Seconds that policy search may take; 0: as the batch deserves, repeatable.")
+    ] = 0.0,
     output_format: Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")] = (
         OutputFormat.TEXT
     ),
@@ -78,7 +81,12 @@ def plan(
     """Plan one batch and show the plan."""
     if is_dry_run:
         _refuse(
-            {"--profile": profile, "--server": server, "--explain": is_explained or None},
+            {
+                "--profile": profile,
+                "--server": server,
+                "--explain": is_explained or None,
+                "--budget-s": budget_s or None,
+            },
             "a dry run makes its own profiles, in this process",
         )
         dry_run(
@@ -103,13 +111,14 @@ def plan(
         fail(str(error), EXIT_USAGE)
     if is_explained:
         _refuse({"--server": server}, "--explain plans in this process")
+        _refuse({"--budget-s": budget_s or None}, "--explain compares repeatable plans")
         explain(lengths_tokens, cost_model, policy, output_format, output)
         return
     with working("planning ..."):
         if server is None:
-            made = _plan_here(lengths_tokens, cost_model, policy)
+            made = _plan_here(lengths_tokens, cost_model, policy, budget_s)
         else:
-            made = _plan_there(server, lengths_tokens, cost_model, policy)
+            made = _plan_there(server, lengths_tokens, cost_model, policy, budget_s)
     write_result(format_plan(made, output_format), output)
 
 
@@ -125,21 +134,25 @@ def _refuse(options: Mapping[str, object], reason: str) -> None:
             fail(f"{option} is out of place: {reason}", EXIT_USAGE)
 
 
-def _plan_here(lengths_tokens: list[int], profile: Profile, policy: str) -> ExecutionPlan:
+def _plan_here(lengths_tokens: list[int], profile: Profile, policy: str, budget_s: float) -> ExecutionPlan:
     with planner_extra():
         from infinipipe_planner.options import PlanOptions  # noqa: PLC0415  # brings SCIP, see register
         from infinipipe_planner.solve import solve_plan  # noqa: PLC0415
     try:
-        return solve_plan(lengths_tokens, profile, PlanOptions(policy=policy))
+        return solve_plan(lengths_tokens, profile, PlanOptions(policy=policy, budget_s=budget_s))
     except (InvalidLengthsError, InvalidOptionsError) as error:
         fail(str(error), EXIT_USAGE)
     except (PlannerError, InvalidPlanError) as error:
         fail(str(error))
 
 
-def _plan_there(address: str, lengths_tokens: list[int], profile: Profile, policy: str) -> ExecutionPlan:
+def _plan_there(
+    address: str, lengths_tokens: list[int], profile: Profile, policy: str, budget_s: float
+) -> ExecutionPlan:
     request = pb.SolvePlanRequest(
-        profile=profile_to_proto(profile), options=pb.PlanOptions(policy=policy), lengths_tokens=lengths_tokens
+        profile=profile_to_proto(profile),
+        options=pb.PlanOptions(policy=policy, budget_s=budget_s),
+        lengths_tokens=lengths_tokens,
     )
     response: pb.SolvePlanResponse = call_planner(address, "SolvePlan", request, timeout_s=SOLVE_TIMEOUT_S)
     return plan_from_proto(response.plan)

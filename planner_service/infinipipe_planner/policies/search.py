@@ -169,9 +169,12 @@ class _Bench:
 def sweep_search(
     lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
 ) -> list[CandidateResult]:
-    """Try the paper's candidates, then trials round by round; see ``Policy``."""
+    """Try trials round by round, then the paper's candidates; see ``Policy``.
+
+    A wall-clock budget that is spent by then leaves the paper's candidates out, unless nothing else fits.
+    """
     started_s = time.perf_counter()
-    results = sweep_paper(lengths_tokens, profile, options, run)
+    results: list[CandidateResult] = []
     effort = _effort(lengths_tokens, profile) if options.budget_s == 0 else _Effort(math.inf, math.inf)
     seen: set[Trial] = set()
     upcoming = _first_round(lengths_tokens, profile)
@@ -192,7 +195,16 @@ def sweep_search(
             break  # a whole round of neighbours was no better
         best_s = parents[0][0] if parents else best_s
         upcoming = _neighbours([trial for _, trial in parents], seen)
-    return results
+    is_planned = any(result.candidate is not None for result in results)
+    is_spent = options.budget_s > 0 and time.perf_counter() - started_s > options.budget_s
+    if is_planned and is_spent:
+        return results
+    try:
+        return results + sweep_paper(lengths_tokens, profile, options, run)
+    except InfeasibleBatchError:
+        if is_planned:
+            return results
+        raise
 
 
 def _first_round(lengths_tokens: Sequence[int], profile: Profile) -> list[Trial]:

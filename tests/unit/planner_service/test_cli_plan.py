@@ -56,6 +56,18 @@ def test_text_output_shows_tables_and_the_grid(app: typer.Typer, profile_path: P
     assert result.stderr == ""
 
 
+def test_a_budget_bounds_the_search_and_a_senseless_one_is_refused(
+    app: typer.Typer, profile_path: Path, lengths_path: Path
+) -> None:
+    hurried = run(app, "--profile", profile_path, "--lengths", lengths_path, "--budget-s", 0.001, "--format", "json")
+    refused = run(app, "--profile", profile_path, "--lengths", lengths_path, "--budget-s", -1)
+
+    assert hurried.exit_code == 0, hurried.output
+    validate(plan_from_json(hurried.stdout), LENGTHS, PROFILE)
+    assert refused.exit_code == 2
+    assert "budget_s is -1.0" in refused.stderr
+
+
 def test_text_output_keeps_within_eighty_columns_and_has_no_escape_codes(
     app: typer.Typer, profile_path: Path, lengths_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

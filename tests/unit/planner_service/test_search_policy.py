@@ -8,6 +8,8 @@ from infinipipe_contract.plan import SolveOutcome
 from infinipipe_contract.validate import validate
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.policies import search
+from infinipipe_planner.policies.candidate import CandidateResult
 from infinipipe_planner.solve import solve_plan
 from support_planner.batches import common_crawl_lengths, github_lengths
 from support_planner.profiles import llama_profile
@@ -69,3 +71,13 @@ def test_a_limit_on_slices_holds_for_every_sequence() -> None:
             for piece in chunk.slices:
                 counts[piece.sequence_index] = counts.get(piece.sequence_index, 0) + 1
     assert max(counts.values()) <= 4
+
+
+def test_a_searched_plan_stands_where_the_papers_candidates_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep_nothing(*_: object) -> list[CandidateResult]:
+        raise InfeasibleBatchError(0, 2.0, 1.0, "allow more slices")
+
+    monkeypatch.setattr(search, "sweep_paper", sweep_nothing)
+    lengths, profile = github_lengths(64, 16_384), llama_profile()
+
+    validate(solve_plan(lengths, profile, SEARCH), lengths, profile)
