@@ -5,7 +5,6 @@ of its type's range is refused with a sentence.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from google.protobuf.message import Message
 
 from infinipipe.planner.v1 import plan_pb2, profile_pb2
 from infinipipe_contract.errors import InvalidPlanError, InvalidProfileError
+from infinipipe_contract.json_text import JsonTextError, parse_json
 from infinipipe_contract.names import unknown
 from infinipipe_contract.plan import (
     Action,
@@ -139,8 +139,8 @@ def plan_from_json(text: str) -> ExecutionPlan:
         InvalidPlanError: If the text is not a plan.
     """
     try:
-        return plan_from_proto(json_format.Parse(text, plan_pb2.ExecutionPlan()))
-    except json_format.ParseError as error:
+        return plan_from_proto(json_format.ParseDict(parse_json(text), plan_pb2.ExecutionPlan()))
+    except (json_format.ParseError, JsonTextError) as error:
         raise InvalidPlanError([f"not a plan: {error}"]) from None
 
 
@@ -214,9 +214,9 @@ def profile_from_json(text: str) -> Profile:
         InvalidProfileError: If the text is not JSON, a key is unknown (names the nearest) or a number makes no sense.
     """
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidProfileError(f"profile: not JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+        content = parse_json(text)
+    except JsonTextError as error:
+        raise InvalidProfileError(f"profile: {error}") from None
     if not isinstance(content, dict):
         raise InvalidProfileError(f"profile: a JSON object is expected, found {type(content).__name__}")
     message = profile_pb2.Profile()

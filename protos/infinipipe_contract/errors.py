@@ -3,6 +3,7 @@
 ContractError                 anything below
   InvalidProfileError         a profile that makes no sense
   InvalidPlanError            a plan that breaks a rule; holds every broken rule
+  JsonTextError               a text that is not JSON (in json_text.py)
 """
 
 from collections.abc import Sequence

@@ -13,6 +13,7 @@ from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ActionKind, ExecutionPlan, Pipeline, plan_digest, slices_by_sequence
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import simulate
+from infinipipe_contract.text import format_bytes
 
 # Planner and executor add the same bytes in another order.
 MEMORY_TOLERANCE_RATIO = 1e-6
@@ -171,6 +172,6 @@ def _broken_replay(plan: ExecutionPlan, profile: Profile) -> Iterator[str]:
     for stage_index, stage in enumerate(timeline.stages):
         if stage.peak_bytes > usable_bytes * (1 + MEMORY_TOLERANCE_RATIO):
             yield (
-                f"stage {stage_index} needs {stage.peak_bytes / 1e9:.3f} GB, "
-                f"{usable_bytes / 1e9:.3f} GB are usable (device_memory_bytes * usable_memory_ratio)"
+                f"stage {stage_index} needs {format_bytes(stage.peak_bytes)}, "
+                f"{format_bytes(usable_bytes)} are usable (device_memory_bytes * usable_memory_ratio)"
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from infinipipe_contract.json_text import JsonTextError, parse_json
 from infinipipe_contract.model_memory import DecoderShape
 from infinipipe_planner.errors import PlannerError
 
@@ -40,13 +41,13 @@ def read_decoder_shape(path: Path) -> DecoderShape:
         ModelConfigError: If it cannot be read, lacks a key or describes a model that is not supported.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ModelConfigError(f"{path}: not a text file (UTF-8), byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise ModelConfigError(f"{path}: not JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+    except JsonTextError as error:
+        raise ModelConfigError(f"{path}: {error}") from None
     if not isinstance(content, dict):
         raise ModelConfigError(f"{path}: a configuration is a JSON object, found {type(content).__name__}")
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from infinipipe_contract.codec import profile_from_json
 from infinipipe_contract.errors import InvalidProfileError
+from infinipipe_contract.json_text import JsonTextError, parse_json
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import PlannerError
 
@@ -48,9 +49,9 @@ def read_lengths(path: Path) -> list[int]:
             if line.strip()
         ]
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{name}: not JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+        content = parse_json(text)
+    except JsonTextError as error:
+        raise InputError(f"{name}: {error}") from None
     if isinstance(content, dict):
         if "lengths" not in content:
             raise InputError(f'{name}: the key "lengths" is missing')

@@ -40,12 +40,12 @@ from infinipipe_planner.scheduling.recompute_problem import (
 if TYPE_CHECKING:
     from infinipipe_planner.options import PlanOptions
 
-_EFFORT_RATIO, _LEAST_EFFORT_S = 0.02, 0.1
+_EFFORT_RATIO, _LEAST_EFFORT_S = 0.03, 0.1
 """Share of the ideal iteration time that trials may take, and the seconds they always may."""
 
-_ACTION_S, _SOLVE_S = 6e-6, 0.05
-"""Seconds to schedule one action and to solve one recompute problem, measured on a slow core: they turn a share of time
-into numbers of trials, which do not depend on how loaded the machine is."""
+_ACTION_S, _SEQUENCE_S, _SOLVE_S = 6e-6, 4e-6, 0.05
+"""Seconds to schedule an action, to place a sequence and to solve a recompute problem, measured on a slow core: they
+turn a share of time into numbers of trials, which do not depend on how loaded the machine is."""
 
 _LEAST_TRIALS, _MOST_TRIALS = 8, 600
 
@@ -87,16 +87,16 @@ class SearchSpec:
     def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> SearchCandidate:
         """Run the trials; see ``CandidateSpec``."""
         started_s = time.perf_counter()
-        bench = _Bench(lengths_tokens, profile, limits, self)
+        trials = _Trials(lengths_tokens, profile, limits, self)
         for trial in self.trials:
-            bench.try_out(trial)
+            trials.try_out(trial)
             if self.time_limit_s is not None and time.perf_counter() - started_s > self.time_limit_s:
                 break
-        return bench.best()
+        return trials.best()
 
 
-class _Bench:
-    """Tries one trial after another on a batch and keeps the best."""
+class _Trials:
+    """Runs one trial after another on a batch and keeps the best."""
 
     def __init__(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits, spec: SearchSpec) -> None:
         self._lengths_tokens = lengths_tokens
@@ -231,8 +231,9 @@ def _base_chunk_count(lengths_tokens: Sequence[int], profile: Profile) -> float:
     ideal_s = costs.ideal_s(sum(n * n for n in lengths_tokens), total_tokens)
     fixed_s = costs.work_s(profile.forward, 0, 0) + costs.work_s(profile.backward, 0, 0) + 2 * costs.all2all_s(0)
     by_time = math.sqrt((pp_size - 1) * ideal_s / fixed_s) if fixed_s > 0 else math.inf
+    by_time = min(by_time, _MOST_CHUNKS_A_STAGE * pp_size)
     by_memory = 2 * pp_size * total_tokens / max(token_capacity(profile), 1)
-    return min(max(by_time, by_memory, 1.0), total_tokens, _MOST_CHUNKS_A_STAGE * pp_size)
+    return min(max(by_time, by_memory, 1.0), total_tokens)
 
 
 _MOST_CHUNKS_A_STAGE = 64
@@ -252,7 +253,8 @@ def _effort(lengths_tokens: Sequence[int], profile: Profile) -> _Effort:
     ideal_s = CostModel(profile).ideal_s(sum(n * n for n in lengths_tokens), sum(lengths_tokens))
     effort_s = max(_EFFORT_RATIO * ideal_s, _LEAST_EFFORT_S)
     actions = 2 * profile.cluster.pp_size * _base_chunk_count(lengths_tokens, profile)
-    trials = min(max(effort_s / (actions * _ACTION_S), _LEAST_TRIALS), _MOST_TRIALS)
+    trial_s = actions * _ACTION_S + len(lengths_tokens) * _SEQUENCE_S
+    trials = min(max(effort_s / trial_s, _LEAST_TRIALS), _MOST_TRIALS)
     return _Effort(round(trials), effort_s / _SOLVE_S)
 
 

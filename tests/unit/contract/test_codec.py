@@ -65,7 +65,20 @@ def test_a_senseless_profile_is_refused_by_key_value_and_limit(change: dict[str,
         profile_from_json(json.dumps(content))
 
 
-@pytest.mark.parametrize(("text", "sentence"), [("{", "line 1 column 2"), ("[]", "a JSON object is expected")])
+NOT_JSON = [
+    ("{", "line 1 column 2"),
+    ("[" * 200_000, "nested too deeply"),
+    ('{"model": {"layers": ' + "9" * 5000 + "}}", "more digits than can be read"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), NOT_JSON)
+def test_text_that_is_not_json_is_no_plan(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidPlanError, match=sentence):
+        plan_from_json(text)
+
+
+@pytest.mark.parametrize(("text", "sentence"), [*NOT_JSON, ("[]", "a JSON object is expected")])
 def test_a_file_that_is_no_profile_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(InvalidProfileError, match=sentence):
         profile_from_json(text)

@@ -92,7 +92,7 @@ def test_a_sequence_in_two_pipelines_is_refused() -> None:
 def test_memory_above_the_limit_names_stage_need_and_limit() -> None:
     profile, lengths, plan = two_stage_plan()
     tight = dataclasses.replace(profile, cluster=dataclasses.replace(profile.cluster, device_memory_bytes=5000.0))
-    with pytest.raises(InvalidPlanError, match=r"stage 0 needs 0\.000 GB, 0\.000 GB are usable \(device_memory_bytes"):
+    with pytest.raises(InvalidPlanError, match=r"stage 0 needs 4\.4 KiB, 2\.4 KiB are usable \(device_memory_bytes"):
         validate(plan, lengths, tight)
 
 

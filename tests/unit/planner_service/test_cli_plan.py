@@ -240,3 +240,16 @@ def test_a_planner_that_fails_is_a_failure_with_its_sentence(
 
 def fail_step_0(service: BackgroundService) -> None:
     service.solver.errors[0] = KeyError("lost")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("[" * 200_000, "nested too deeply"), (f"[{'9' * 5000}]", "more digits than can be read")]
+)
+def test_lengths_that_break_a_json_reader_are_refused_in_a_sentence(
+    app: typer.Typer, profile_path: Path, text: str, sentence: str
+) -> None:
+    result = run(app, "--profile", profile_path, "--lengths", "-", stdin=text)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: standard input: ")
+    assert sentence in result.stderr
