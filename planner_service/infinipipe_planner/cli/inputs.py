@@ -4,11 +4,14 @@ import json
 import sys
 from pathlib import Path
 
-from infinipipe_contract.codec import profile_from_json
-from infinipipe_contract.errors import InvalidProfileError
+from infinipipe_contract.codec import plan_from_json, profile_from_json
+from infinipipe_contract.errors import InvalidPlanError, InvalidProfileError
 from infinipipe_contract.json_text import JsonTextError, parse_json
+from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
+from infinipipe_contract.validate import validate
 from infinipipe_planner.errors import PlannerError
+from infinipipe_planner.planned_lengths import planned_lengths
 
 STDIN = Path("-")
 MAX_SHOWN_CHARACTERS = 40
@@ -29,6 +32,26 @@ def read_profile(path: Path) -> Profile:
         return profile_from_json(_read_text(path))
     except InvalidProfileError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def read_plan(path: Path, profile: Profile | None = None) -> ExecutionPlan:
+    """Read a plan file, as ``infinipipe plan`` and ``show`` write it with ``--format json``.
+
+    Args:
+        path: The file; "-" is standard input.
+        profile: What the plan must be valid for; without it, only its form is checked.
+
+    Raises:
+        InputError: If it cannot be read, is not a plan, or breaks a rule of the profile.
+    """
+    name = "standard input" if path == STDIN else str(path)
+    try:
+        plan = plan_from_json(_read_text(path))
+        if profile is not None:
+            validate(plan, planned_lengths(plan), profile)
+    except InvalidPlanError as error:
+        raise InputError(f"{name}: {error}") from None
+    return plan
 
 
 def read_lengths(path: Path) -> list[int]:

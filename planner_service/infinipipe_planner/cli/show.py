@@ -1,6 +1,5 @@
 """`infinipipe show`: one step's plan, and what the ranks measured when they ran it."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,7 +8,8 @@ from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_contract.codec import plan_from_proto
 from infinipipe_contract.text import format_bytes
 from infinipipe_planner.cli.client import PlannerOption, call_planner
-from infinipipe_planner.cli.output import OutputFormat, fail, format_plan, print_table
+from infinipipe_planner.cli.lookup import require_planned
+from infinipipe_planner.cli.output import OutputFormat, format_plan, print_table
 from infinipipe_planner.config import DEFAULT_ADDRESS
 
 
@@ -24,8 +24,7 @@ def show(
     """Show the plan of one step of a job."""
     found: pb.GetJobResponse = call_planner(planner, "GetJob", pb.GetJobRequest(job=job))
     listed: pb.ListPlansResponse = call_planner(planner, "ListPlans", pb.ListPlansRequest(job=job))
-    # GetPlan waits for a step that is to come; somebody who looks wants to know instead.
-    _require_planned(job, step, listed.plans)
+    require_planned(job, step, listed.plans)
     request = pb.GetPlanRequest(job=job, generation=found.job.generation, step=step)
     response: pb.GetPlanResponse = call_planner(planner, "GetPlan", request)
     typer.echo(format_plan(plan_from_proto(response.plan), output_format))
@@ -35,19 +34,6 @@ def show(
             ("rank", "stage", "step s", "busy s", "plan wait s", "peak memory", "loss"),
             [_row(report) for report in response.reports],
         )
-
-
-def _require_planned(job: str, step: int, summaries: Sequence[pb.PlanSummary]) -> None:
-    if not summaries:
-        fail(f"job {job} has no steps")
-    for summary in summaries:
-        if summary.step == step:
-            if summary.state == pb.PLAN_STATE_FAILED:
-                fail(f"step {step} of job {job} has no plan: {summary.failure}")
-            if summary.state == pb.PLAN_STATE_PLANNING:
-                fail(f"step {step} of job {job} is still being planned")
-            return
-    fail(f"job {job} has no step {step}; it has {len(summaries)}, from {summaries[0].step} to {summaries[-1].step}")
 
 
 def _row(report: pb.RankReport) -> tuple[str, ...]:

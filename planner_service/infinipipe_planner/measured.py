@@ -1,0 +1,101 @@
+"""What ranks measured in a step, on one clock.
+
+A rank reports times since its own first action, so nothing says when stage 1 began on the clock of stage 0.
+Messages do: a forward pass cannot start before the stage in front of it has ended the same pass, and a stage's first
+pass starts as soon as its message is there. ``on_one_clock`` moves every rank to the earliest moment where that holds.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from infinipipe_contract.plan import ActionKind, ChunkId
+from infinipipe_contract.simulate import Timeline
+
+
+class MeasuredSpan(NamedTuple):
+    """One action as it ran: start and end in seconds."""
+
+    kind: ActionKind
+    chunk_id: ChunkId
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRank:
+    """What one rank measured in one step.
+
+    Attributes:
+        rank: Global rank.
+        stage_index: Its stage, from 0.
+        step_s: Seconds from the first action's start to the last one's end.
+        busy_s: Seconds spent computing, recompute included.
+        plan_wait_s: Seconds the rank waited for its plan before the step.
+        peak_bytes: Largest memory in use during the step; 0 where it is not measured.
+        loss: Loss of the step as the whole job sees it; None when not known.
+        spans: Its actions in the order they ran.
+    """
+
+    rank: int
+    stage_index: int
+    step_s: float
+    busy_s: float
+    plan_wait_s: float
+    peak_bytes: float
+    loss: float | None
+    spans: tuple[MeasuredSpan, ...]
+
+
+def on_one_clock(ranks: Iterable[MeasuredRank], planned: Timeline) -> tuple[MeasuredRank, ...]:
+    """Move the spans of all ranks onto the clock of the first stage.
+
+    Ranks of neighbouring stages pair up in their order, as they do when they send. Where the stage in front has not
+    reported, a rank starts when the plan says.
+
+    Args:
+        ranks: Ranks of the plan, spans since each one's first action.
+        planned: Replay of the plan.
+
+    Returns:
+        The ranks by stage and number, their spans on one clock.
+    """
+    stages: dict[int, list[MeasuredRank]] = {}
+    for rank in sorted(ranks, key=lambda rank: (rank.stage_index, rank.rank)):
+        moved = stages.setdefault(rank.stage_index, [])
+        senders = stages.get(rank.stage_index - 1)
+        if rank.stage_index == 0:
+            offset_s = 0.0
+        elif senders:
+            offset_s = _earliest_start_s(rank.spans, senders[len(moved) % len(senders)].spans)
+        else:
+            offset_s = planned.stages[rank.stage_index].spans[0].start_s
+        spans = tuple(
+            span._replace(start_s=span.start_s + offset_s, end_s=span.end_s + offset_s) for span in rank.spans
+        )
+        moved.append(dataclasses.replace(rank, spans=spans))
+    return tuple(rank for stage in stages.values() for rank in stage)
+
+
+def measured_s(ranks: Sequence[MeasuredRank]) -> float:
+    """Longest step of any rank in seconds; 0 without ranks."""
+    return max((rank.step_s for rank in ranks), default=0.0)
+
+
+def measured_bubble_ratio(ranks: Sequence[MeasuredRank]) -> float | None:
+    """Idle share of the longest step, mean over ranks; None where nothing was measured."""
+    available_s = measured_s(ranks) * len(ranks)
+    return max(0.0, 1 - sum(rank.busy_s for rank in ranks) / available_s) if available_s else None
+
+
+def _earliest_start_s(spans: Sequence[MeasuredSpan], sender: Sequence[MeasuredSpan]) -> float:
+    sent_s = {span.chunk_id: span.end_s for span in sender if span.kind is ActionKind.FORWARD}
+    return max(
+        (
+            sent_s[span.chunk_id] - span.start_s
+            for span in spans
+            if span.kind is ActionKind.FORWARD and span.chunk_id in sent_s
+        ),
+        default=0.0,
+    )
