@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from infinipipe_planner.cli.compare import compare
+from infinipipe_planner.cli.diff import diff
 from infinipipe_planner.cli.jobs import jobs
 from infinipipe_planner.cli.plan import plan
 from infinipipe_planner.cli.plans import plans
@@ -23,7 +24,7 @@ COMMAND_GROUP = "infinipipe.commands"
 
 def register(app: typer.Typer) -> None:
     """Add the planner's commands."""
-    for command in (serve, plan, compare, jobs, plans, show, trace):
+    for command in (serve, plan, compare, jobs, plans, show, diff, trace):
         app.command()(command)
     app.add_typer(profile, name="profile")
 
