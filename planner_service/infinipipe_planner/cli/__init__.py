@@ -18,13 +18,14 @@ from infinipipe_planner.cli.profile import profile
 from infinipipe_planner.cli.serve import serve
 from infinipipe_planner.cli.show import show
 from infinipipe_planner.cli.trace import trace
+from infinipipe_planner.cli.watch import watch
 
 COMMAND_GROUP = "infinipipe.commands"
 
 
 def register(app: typer.Typer) -> None:
     """Add the planner's commands."""
-    for command in (serve, plan, compare, jobs, plans, show, diff, trace):
+    for command in (serve, plan, compare, jobs, plans, show, watch, diff, trace):
         app.command()(command)
     app.add_typer(profile, name="profile")
 
