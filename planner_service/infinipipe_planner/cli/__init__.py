@@ -15,6 +15,7 @@ from infinipipe_planner.cli.jobs import jobs
 from infinipipe_planner.cli.plan import plan
 from infinipipe_planner.cli.plans import plans
 from infinipipe_planner.cli.profile import profile
+from infinipipe_planner.cli.report import report
 from infinipipe_planner.cli.serve import serve
 from infinipipe_planner.cli.show import show
 from infinipipe_planner.cli.trace import trace
@@ -25,7 +26,7 @@ COMMAND_GROUP = "infinipipe.commands"
 
 def register(app: typer.Typer) -> None:
     """Add the planner's commands."""
-    for command in (serve, plan, compare, jobs, plans, show, watch, diff, trace):
+    for command in (serve, plan, compare, jobs, plans, show, watch, diff, trace, report):
         app.command()(command)
     app.add_typer(profile, name="profile")
 
