@@ -15,6 +15,9 @@ MIN_WIDTH_PX = 640
 """Width of a lane on the narrowest page, see page.css: labels that fit there fit everywhere."""
 
 LETTER_PX = 7
+MIN_EDGED_PX = 8
+"""Narrower actions have a faint edge, so that a lane of hundreds is not all edges."""
+
 LANE_HEIGHT_PX = 26
 MAX_RANK_LANES = 16
 
@@ -58,6 +61,7 @@ class _LaneArtist:
 
     def __init__(self, step: StepView) -> None:
         self._end_s = step.end_s
+        self._pipeline_count = len(step.plan.pipelines)
         self._facts: dict[ChunkId, _ChunkFacts] = {}
         self._layers: dict[tuple[int, ChunkId], int] = {}
         for pipeline_index, pipeline in enumerate(step.plan.pipelines):
@@ -95,10 +99,12 @@ class _LaneArtist:
         label = format_action(Action(span.kind, span.chunk_id.chunk_index, layers))
         place = {"x": percent(span.start_s, self._end_s), "y": 1, "height": LANE_HEIGHT_PX - 2}
         width_s = span.end_s - span.start_s
+        width_px = width_s / self._end_s * MIN_WIDTH_PX
         direction = span.kind.value.lower()
         context = f" after {facts.context_tokens}" if facts.context_tokens else ""
+        pipeline = f" of pipeline {span.chunk_id.pipeline_index}" if self._pipeline_count > 1 else ""
         title = (
-            f"{label}: {facts.kind.value} chunk, {facts.token_count} tokens{context}; "
+            f"{label}{pipeline}: {facts.kind.value} chunk, {facts.token_count} tokens{context}; "
             f"{span.start_s:.3f} to {span.end_s:.3f} s"
         )
         yield element(
@@ -106,7 +112,7 @@ class _LaneArtist:
             element("title", text(title)),
             **place,
             width=percent(width_s, self._end_s),
-            class_="a",
+            class_="a" if width_px >= MIN_EDGED_PX else "a thin",
             fill=f"url(#{facts.kind.value}-{direction})",
         )
         if isinstance(span, Span) and span.recompute_s:
@@ -118,7 +124,7 @@ class _LaneArtist:
                 width=percent(span.recompute_s, self._end_s),
                 class_="re",
             )
-        if width_s / self._end_s * MIN_WIDTH_PX >= LETTER_PX * len(label) + 4:
+        if width_px >= LETTER_PX * len(label) + 4:
             yield element(
                 "text",
                 text(label),
