@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from infinipipe_contract.plan import Slice
+from infinipipe_contract.simulate import simulate
 from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.report_page import view
 from infinipipe_planner.report_page.lengths import histogram
 from infinipipe_planner.report_page.page import render_page
 from infinipipe_planner.report_page.scale import ticks
-from infinipipe_planner.report_page.view import drawn_steps, main_cause, split_time, worst_first
+from infinipipe_planner.report_page.view import StepView, drawn_steps, main_cause, split_time, worst_first
+from support_contract import build_plan, picture_pipeline, small_profile
 from support_service import CONTEXT_TOKENS, PROFILE, background_service
 from support_views import job_view, step_view
 
@@ -103,6 +106,18 @@ def test_an_action_says_its_chunk_kind_tokens_and_context() -> None:
 
     assert any(word.startswith("F1: hybrid chunk, 7 tokens after 8; ") for word in words)
     assert any(word.startswith("B1r2: hybrid chunk") for word in words)
+
+
+def test_an_action_names_its_pipeline_where_there_are_several() -> None:
+    profile = small_profile()
+    first = picture_pipeline([[Slice(0, 0, 4)]], "F0 B0", "F0 B0")
+    second = picture_pipeline([[Slice(1, 0, 4)]], "F0 B0", "F0 B0")
+    plan = build_plan(profile, [4, 4], first, second)
+    step = StepView(plan, simulate(plan.pipelines, profile), ())
+
+    words = Page(render_page(job_view(step))).words
+
+    assert any(word.startswith("F0 of pipeline 1: batched chunk, 4 tokens") for word in words)
 
 
 def test_kinds_and_recompute_differ_in_texture_and_not_in_colour_alone() -> None:
