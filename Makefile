@@ -69,6 +69,7 @@ wheel: setup
 	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls build/wheel/*.whl)[planner]"
 	cd / && $(abspath build/wheel-venv)/bin/python -c "import infinipipe_contract, infinipipe_planner.server, infinipipe_planner.cli"
 	cd / && $(abspath build/wheel-venv)/bin/infinipipe --help > /dev/null
+	cd / && $(abspath build/wheel-venv)/bin/python -c "from importlib.resources import files; [(files('infinipipe_planner.report_page') / name).read_text() for name in ('page.css', 'page.js')]"
 	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls build/wheel/*.whl)[executor]"
 	cd / && $(abspath build/wheel-venv)/bin/python -c "import infinipipe_executor.trainer, infinipipe_kernels"
 	@rm -rf build/wheel-venv && echo "the wheel installs and imports in a clean environment"

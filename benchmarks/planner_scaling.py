@@ -4,7 +4,8 @@
 
 Prints Markdown tables: plans made without Ray, each in a fresh process so that its peak memory is its own; then batches
 on one and two Ray actors. Predicted step times are the cost model's, for a 7B Llama on A800 devices, eight to a stage,
-lengths as on GitHub (log-normal) cut at 98,304 tokens.
+lengths as on GitHub (log-normal) cut at 98,304 tokens. Seconds without Ray are those of the processor, so that a busy
+machine does not count; those on actors are of the clock.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import dataclasses
 import multiprocessing
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,13 +25,14 @@ from infinipipe_contract.profile import Profile
 from infinipipe_planner.analytic.lengths import synthetic_lengths
 from infinipipe_planner.analytic.profile import Hardware, build_profile
 from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
 from infinipipe_planner.solve import solve_plan
 from infinipipe_planner.solver_pool import SolverPool
 
 LLAMA_7B = DecoderShape(layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32_000)
 CONTEXT_TOKENS = 98_304
 SP_SIZE = 8
-REPEATS = 3
+REPEATS = 2
 
 ROOMY_BYTES = 80e9
 TIGHT_BYTES = 14e9
@@ -57,9 +60,7 @@ CASES = (
     Case(4_096, 4),
     Case(4_096, 8),
     Case(4_096, 16),
-    Case(4_096, 8, TIGHT_BYTES),
-    Case(4_096, 16, TIGHT_BYTES / 2),
-    Case(16_384, 8),
+    Case(4_096, 16, TIGHT_BYTES),
     Case(65_536, 4),
     Case(65_536, 16),
 )
@@ -82,7 +83,7 @@ class Measured:
 
 def main() -> None:
     """Measure and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Time and memory of planning.")
     parser.add_argument("--policy", default="paper")
     parser.add_argument("--most-sequences", type=int, default=65_536)
     arguments = parser.parse_args()
@@ -123,15 +124,26 @@ def _measure_alone(policy: str, case: Case) -> Measured:
 
 def _plan_once(policy: str, case: Case) -> Measured:
     lengths = synthetic_lengths(CONTEXT_TOKENS, case.sequence_count)
-    plan = solve_plan(lengths, _profile(case), PlanOptions(policy=policy))
-    seconds = [candidate.solve_s for candidate in plan.report.candidates]
+    seconds: list[float] = []
+
+    def run_timed(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
+        results = []
+        for request in requests:
+            began_s = time.process_time()
+            results.append(solve_candidate(request))
+            seconds.append(time.process_time() - began_s)
+        return results
+
+    started_s = time.process_time()
+    plan = solve_plan(lengths, _profile(case), PlanOptions(policy=policy), run_candidates=run_timed)
+    solve_s = time.process_time() - started_s
     return Measured(
         chunk_count=plan.chunk_count,
         candidate_count=len(seconds),
         longest_candidate_s=max(seconds),
         makespan_s=plan.estimate.makespan_s,
         outcome=plan.report.outcome.value,
-        solve_s=plan.report.solve_s,
+        solve_s=solve_s,
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 

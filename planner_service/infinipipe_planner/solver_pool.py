@@ -2,6 +2,9 @@
 
 SCIP holds the interpreter while it runs and may die with its process, so it never runs in the service's own. A thread
 per actor takes candidates from one queue, first come first served, so batches are planned in the order they came.
+
+A solver process may go at any time: lost to a crash, replaced after ``CANDIDATES_PER_PROCESS`` candidates, or killed
+because nobody wants any longer what it builds: SCIP cannot be interrupted, its process can.
 """
 
 import asyncio
@@ -10,13 +13,12 @@ import functools
 import logging
 import os
 import queue
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,16 @@ from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import SolverLostError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
+from infinipipe_planner.ray_directory import RayDirectory, sweep_directories
 from infinipipe_planner.solve import solve_plan
 
 logger = logging.getLogger(__name__)
 
+CANDIDATES_PER_PROCESS = 1_000
+"""Candidates that a solver process builds before another takes its place: what a solver forgets to free goes with its
+process. With a batch of eight candidates every ten seconds and two workers that is once in 40 minutes."""
+
+_RAY_PARENT = Path("/tmp")
 _OBJECT_STORE_BYTES = 100 * 2**20
 _START_TIMEOUT_S = 60.0
 
@@ -64,24 +72,27 @@ class _Ray:
     def __init__(self, num_workers: int, address: str | None) -> None:
         if _is_connected():
             raise RuntimeError("this process already has a solver pool; close it before starting another")
-        self._directory: Path | None = None
+        self._directory: RayDirectory | None = None
         where: dict[str, Any] = {"address": address}
         if address is None:
             for name, value in _LOCAL_RAY_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
-            # Short, as it holds Unix sockets.
-            self._directory = Path(tempfile.mkdtemp(prefix="infinipipe-ray-", dir="/tmp"))
+            for swept in sweep_directories(_RAY_PARENT):
+                logger.warning("removed %s, its planner had been killed", swept)
+            self._directory = RayDirectory(_RAY_PARENT)
             where = {
                 "address": "local",
                 "num_cpus": num_workers,
                 "include_dashboard": False,
                 "object_store_memory": _OBJECT_STORE_BYTES,
-                "_temp_dir": str(self._directory),
+                "_temp_dir": str(self._directory.path),
             }
         import ray  # noqa: PLC0415
         import ray.exceptions  # noqa: PLC0415
 
         self._ray = ray
+        # One class for all actors: every class that Ray is shown stays in its tables.
+        self._solver_class = ray.remote(num_cpus=1)(_CandidateSolver)
         self.lost_errors = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -96,7 +107,7 @@ class _Ray:
 
     def start_actor(self) -> Any:  # noqa: ANN401  # Ray's handles are untyped
         """Start a solver process; returns its handle at once."""
-        return self._ray.remote(num_cpus=1)(_CandidateSolver).remote()
+        return self._solver_class.remote()
 
     def wait_ready(self, actors: Sequence[Any]) -> None:
         """Wait until solver processes have started."""
@@ -115,7 +126,15 @@ class _Ray:
         """Disconnect; an instance of its own ends and leaves no file."""
         self._ray.shutdown()
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.remove()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """A candidate on its way through a solver process."""
+
+    request: CandidateRequest
+    future: Future[CandidateResult] = field(default_factory=Future)
 
 
 class SolverPool:
@@ -126,9 +145,14 @@ class SolverPool:
 
     def __init__(self, ray: _Ray, actors: Sequence[Any]) -> None:
         self._ray = ray
-        self._queue: queue.SimpleQueue[tuple[CandidateRequest, Future[CandidateResult]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._is_closing = threading.Event()
         self._actors = list(actors)
+        self._built_counts = [0] * len(actors)
+        # What every actor works on; who takes a task out of here decides how it ends.
+        self._running: list[_Task | None] = [None] * len(actors)
+        # Held to change what is running, to replace or kill an actor, and to close: nothing starts behind a close.
+        self._lock = threading.Lock()
         self._servers = [
             threading.Thread(target=self._serve, args=(number,), name=f"solver-{number}")
             for number in range(len(actors))
@@ -170,24 +194,30 @@ class SolverPool:
     ) -> ExecutionPlan:
         """Plan one training step on the solver processes; see ``solve_plan``.
 
-        The event loop stays free meanwhile. Cancelling drops the candidates that wait.
+        The event loop stays free meanwhile. Cancelling drops the candidates that wait, and kills the solver processes
+        that build one: others take their place.
 
         Raises:
             SolverLostError: If a candidate lost its solver process twice, or the pool was closed.
         """
-        waiting: list[Future[CandidateResult]] = []
+        is_unwanted = threading.Event()
+        under_way: list[_Task] = []
 
         def run_candidates(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
-            futures = [self._enqueue(request) for request in requests]
-            waiting.extend(futures)
+            tasks = [_Task(request) for request in requests]
+            under_way[:] = tasks
+            # Asked after the tasks can be seen: whoever stops the batch now finds them.
+            if is_unwanted.is_set():
+                raise SolverLostError("the batch is no longer wanted")
+            for task in tasks:
+                self._enqueue(task)
             try:
-                return [future.result() for future in futures]
+                return [task.future.result() for task in tasks]
             except CancelledError:
                 # As it is, asyncio would take it for the caller's own cancellation.
                 raise SolverLostError("the solver pool was closed before the batch was planned") from None
             finally:
-                for future in futures:
-                    future.cancel()
+                self._stop(tasks)
 
         solve = functools.partial(
             solve_plan,
@@ -205,66 +235,91 @@ class SolverPool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._solves, solve)
         except asyncio.CancelledError:
-            for future in waiting:
-                future.cancel()
+            is_unwanted.set()
+            self._stop(list(under_way))
             raise
 
     def close(self) -> None:
         """End every solver process; batches that still wait fail with ``SolverLostError``. Safe to call twice."""
-        if self._is_closing.is_set():
-            return
-        self._is_closing.set()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                item = self._queue.get_nowait()
-                if item is not None:
-                    item[1].cancel()
-        for _ in self._servers:
-            self._queue.put(None)
-        for actor in self._actors:
-            self._ray.kill(actor)
+        with self._lock:
+            if self._is_closing.is_set():
+                return
+            self._is_closing.set()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    task = self._queue.get_nowait()
+                    if task is not None:
+                        task.future.cancel()
+            for actor in self._actors:
+                self._queue.put(None)
+                self._ray.kill(actor)
         for server in self._servers:
             server.join()
-        self._solves.shutdown(cancel_futures=True)
+        # Not cancelled: batches that did not start fail like the others, for asyncio would blame the caller.
+        self._solves.shutdown()
         self._ray.close()
 
-    def _enqueue(self, request: CandidateRequest) -> Future[CandidateResult]:
-        future: Future[CandidateResult] = Future()
-        if self._is_closing.is_set():
-            future.cancel()
-        else:
-            self._queue.put((request, future))
-        return future
+    def _enqueue(self, task: _Task) -> None:
+        with self._lock:
+            if self._is_closing.is_set():
+                task.future.cancel()
+            else:
+                self._queue.put(task)
+
+    def _stop(self, tasks: Sequence[_Task]) -> None:
+        """Drop tasks that nobody waits for; the solver processes that work on one are killed."""
+        with self._lock:
+            for task in tasks:
+                if not task.future.cancel() and task in self._running:
+                    number = self._running.index(task)
+                    self._running[number] = None
+                    self._ray.kill(self._actors[number])
 
     def _serve(self, number: int) -> None:
         """Feed one actor until the pool closes."""
-        while (item := self._queue.get()) is not None:
-            request, future = item
-            if not future.set_running_or_notify_cancel():
-                continue
+        while (task := self._queue.get()) is not None:
+            with self._lock:
+                if not task.future.set_running_or_notify_cancel():
+                    continue
+                self._running[number] = task
             try:
-                result = self._solve_with_retry(number, request)
+                result = self._build(number, task)
             except Exception as error:
-                future.set_exception(error)
+                task.future.set_exception(error)
             else:
-                future.set_result(result)
+                task.future.set_result(result)
 
-    def _solve_with_retry(self, number: int, request: CandidateRequest) -> CandidateResult:
+    def _build(self, number: int, task: _Task) -> CandidateResult:
+        """Build one candidate and leave an actor that can build the next one."""
         try:
-            return self._ray.solve(self._actors[number], request)
-        except self._ray.lost_errors as error:
-            self._replace_actor(number, error)
-        try:
-            return self._ray.solve(self._actors[number], request)
-        except self._ray.lost_errors as error:
-            self._replace_actor(number, error)
-            raise SolverLostError(
-                f"solver process {number} died twice while it built the candidate {request.spec.name}"
-            ) from None
+            return self._solve_with_retry(number, task)
+        finally:
+            self._built_counts[number] += 1
+            with self._lock:
+                was_stopped = self._running[number] is not task
+                self._running[number] = None
+                is_worn = self._built_counts[number] >= CANDIDATES_PER_PROCESS
+                if (was_stopped or is_worn) and not self._is_closing.is_set():
+                    self._replace_actor(number)
 
-    def _replace_actor(self, number: int, error: Exception) -> None:
-        if self._is_closing.is_set():
-            raise SolverLostError("the solver pool was closed while it planned") from None
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        logger.warning("solver process %d was lost, another one takes its place: %s", number, reason)
+    def _solve_with_retry(self, number: int, task: _Task) -> CandidateResult:
+        for _ in range(2):
+            try:
+                return self._ray.solve(self._actors[number], task.request)
+            except self._ray.lost_errors as error:
+                with self._lock:
+                    if self._is_closing.is_set():
+                        raise SolverLostError("the solver pool was closed while it planned") from None
+                    if self._running[number] is not task:
+                        raise SolverLostError("the batch is no longer wanted") from None
+                    self._replace_actor(number)
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                logger.warning("solver process %d was lost, another one takes its place: %s", number, reason)
+        raise SolverLostError(
+            f"solver process {number} died twice while it built the candidate {task.request.spec.name}"
+        )
+
+    def _replace_actor(self, number: int) -> None:
+        self._ray.kill(self._actors[number])
         self._actors[number] = self._ray.start_actor()
+        self._built_counts[number] = 0

@@ -12,16 +12,23 @@ from infinipipe_planner.scheduling.grouping import (
     ScheduledPipeline,
     group_chains,
     recompute_cost_s,
-    schedule_pipeline,
     warmup_cooldown_s,
 )
-from infinipipe_planner.scheduling.recompute_problem import IlpLimits
+from infinipipe_planner.scheduling.one_f_one_b import order_pipeline
+from infinipipe_planner.scheduling.recompute import solve_recompute
+from infinipipe_planner.scheduling.recompute_problem import IlpLimits, build_recompute_problem
 from support_planner.chunks import batched_chain, split_chain
 from support_planner.profiles import round_profile
 
 EXACT = IlpLimits(gap_ratio=0.0, node_limit=100_000)
 
 Chains = list[tuple[Chunk, ...]]
+
+
+def schedule(chains: Chains, costs: CostModel) -> ScheduledPipeline | None:
+    order = order_pipeline(chains, costs.profile.cluster.pp_size)
+    recompute = solve_recompute(build_recompute_problem(order, costs), EXACT)
+    return None if recompute is None else ScheduledPipeline(order, recompute)
 
 
 def least_cost_s(chains: Chains, costs: CostModel) -> float:
@@ -37,7 +44,7 @@ def least_cost_s(chains: Chains, costs: CostModel) -> float:
                 group = []
             group.append(size)
         groups.append(group)
-        pipelines = [schedule_pipeline([c for c in chains if len(c) in sizes], costs, EXACT) for sizes in groups]
+        pipelines = [schedule([c for c in chains if len(c) in sizes], costs) for sizes in groups]
         fitting = [pipeline for pipeline in pipelines if pipeline is not None]
         if len(fitting) == len(groups):
             totals.append(sum(delta_s + recompute_cost_s(pipeline, costs) for pipeline in fitting))

@@ -7,17 +7,25 @@ from support_planner.batches import github_lengths
 from support_planner.profiles import llama_profile
 
 QUICK = github_lengths(64, 65_536)
+QUICK_OPTIONS = PlanOptions(policy="paper")
 PROFILE = llama_profile()
 # Equal long sequences in little memory: the hard case for the solver.
 SLOW = [131_072] * 16
 SLOW_PROFILE = llama_profile(device_memory_bytes=40e9)
-ENDLESS = 10**9
+# Long sequences of different lengths: with no limit on nodes the solver does not come to an end.
+ENDLESS = [131_072 - 1_024 * index for index in range(48)]
 
 
 async def solve_quick(pool: SolverPool, step: int = 0) -> ExecutionPlan:
-    return await pool.solve(QUICK, PROFILE, PlanOptions(), job="job", generation=1, step=step, target_token_count=None)
+    return await pool.solve(QUICK, PROFILE, QUICK_OPTIONS, job="job", generation=1, step=step, target_token_count=None)
 
 
-async def solve_slow(pool: SolverPool, node_limit: int = 1000) -> ExecutionPlan:
-    options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=node_limit, max_slice_count=3)
+async def solve_slow(pool: SolverPool) -> ExecutionPlan:
+    options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=1000, max_slice_count=3)
     return await pool.solve(SLOW, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)
+
+
+async def solve_endless(pool: SolverPool) -> ExecutionPlan:
+    """Keep one solver process busy for ever; the candidate of one slice is done at once."""
+    options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=10**9, max_slice_count=2)
+    return await pool.solve(ENDLESS, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)

@@ -30,6 +30,7 @@ from infinipipe_planner.scheduling.chunk_prices import ChunkPrices, price_chunks
 from infinipipe_planner.scheduling.list_schedule import ListSchedule, list_schedule
 from infinipipe_planner.scheduling.one_f_one_b import build_pipeline
 from infinipipe_planner.scheduling.recompute import solve_recompute
+from infinipipe_planner.scheduling.recompute_floor import least_cost
 from infinipipe_planner.scheduling.recompute_problem import (
     IlpLimits,
     build_recompute_problem,
@@ -140,7 +141,7 @@ class _Trials:
             self._shortage = describe_shortage(problem, profile)
             return
         mean_layer_s = max(map(mean, prices.forward_s)) / profile.layers_per_stage
-        least_s = schedule.makespan_s + problem.least_cost() * mean_layer_s
+        least_s = schedule.makespan_s + least_cost(problem) * mean_layer_s
         if self._best is not None and (self._solves_left <= 0 or least_s >= self._best_s):
             return  # the solver would find no cheaper recompute than this
         self._solves_left -= 1

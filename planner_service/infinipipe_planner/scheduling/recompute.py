@@ -8,6 +8,9 @@ from infinipipe_contract.plan import SolveOutcome
 from infinipipe_planner.scheduling.ilp import solve_ilp
 from infinipipe_planner.scheduling.recompute_problem import IlpLimits, RecomputeProblem
 
+_VALUE_DIGITS = 6
+"""Digits of a solver's value that mean something: its tolerance is 1e-6."""
+
 _LEAST_CERTAIN_LAST = (SolveOutcome.OPTIMAL, SolveOutcome.BEST_FOUND, SolveOutcome.FALLBACK)
 
 
@@ -39,7 +42,7 @@ def solve_recompute(problem: RecomputeProblem, limits: IlpLimits) -> RecomputeSo
         return None
     result = solve_ilp(problem, limits)
     if result.values is not None:
-        layer_counts = _repair([round(value) for value in result.values], problem)
+        layer_counts = _round(result.values, problem)
         if layer_counts is not None:
             gap_ratio = _gap_ratio(problem, layer_counts, result.bound)
             is_optimal = gap_ratio <= limits.gap_ratio
@@ -64,26 +67,55 @@ def _gap_ratio(problem: RecomputeProblem, layer_counts: Sequence[int], bound: fl
     cost = problem.cost(layer_counts)
     if cost == 0:
         return 0.0
-    is_whole = all(weight == 1 for weight in problem.weights)
-    proven = math.ceil(bound - 1e-6) if is_whole else bound
+    proven = math.ceil(bound - 1e-6) if problem.weighs_all_alike else bound
     return 1 - min(max(proven, 0.0), cost) / cost
 
 
-def _repair(layer_counts: list[int], problem: RecomputeProblem) -> tuple[int, ...] | None:
-    """Recompute more where a window misses its memory; None when that does not help.
+def _round(values: Sequence[float], problem: RecomputeProblem) -> tuple[int, ...] | None:
+    """Turn the solver's values into whole layers that fit, checked in bytes; None when that does not work.
 
-    The solver works in floating-point MiB and accepts small violations; a plan is checked in bytes.
+    The solver works in floating-point MiB and accepts small violations; where it solved the relaxation, its values are
+    no integers at all.
     """
+    layer_counts = [round(value) for value in values]
+    if not _raise_to_fit(layer_counts, values, problem):
+        return None
+    _lower_while_it_fits(layer_counts, values, problem)
+    return tuple(layer_counts)
+
+
+def _raise_to_fit(layer_counts: list[int], values: Sequence[float], problem: RecomputeProblem) -> bool:
+    """Recompute more where a window misses its memory: first what was rounded down most, then what saves most."""
     for constraint in problem.constraints:
-        while not constraint.holds(layer_counts):
+        missing_bytes = constraint.needed_bytes(layer_counts) - constraint.free_bytes
+        while missing_bytes > 0:
             raisable = [
-                index
+                (round(values[index] - layer_counts[index], _VALUE_DIGITS), saved, -index)
                 for index, saved in constraint.saved_bytes.items()
                 if saved > 0 and layer_counts[index] < problem.layer_limit
             ]
             if not raisable:
-                return None
-            layer_counts[max(raisable, key=constraint.saved_bytes.__getitem__)] += 1
+                return False
+            _, saved, negative_index = max(raisable)
+            layer_counts[-negative_index] += 1
+            missing_bytes -= saved
     # Where recompute costs bytes instead of saving them, one window's repair may break another.
-    repaired = all(constraint.holds(layer_counts) for constraint in problem.constraints)
-    return tuple(layer_counts) if repaired else None
+    return all(constraint.holds(layer_counts) for constraint in problem.constraints)
+
+
+def _lower_while_it_fits(layer_counts: list[int], values: Sequence[float], problem: RecomputeProblem) -> None:
+    """Recompute less where every window has room for it: first what was rounded up most, then what costs most."""
+    spare_bytes = [constraint.free_bytes - constraint.needed_bytes(layer_counts) for constraint in problem.constraints]
+    windows_of: list[list[tuple[int, float]]] = [[] for _ in layer_counts]
+    for number, constraint in enumerate(problem.constraints):
+        for index, saved in constraint.saved_bytes.items():
+            windows_of[index].append((number, saved))
+
+    def rounded_up(index: int) -> tuple[float, float]:
+        return round(values[index] - layer_counts[index], _VALUE_DIGITS), -problem.weights[index]
+
+    for index in sorted(range(len(layer_counts)), key=rounded_up):
+        while layer_counts[index] > 0 and all(spare_bytes[number] >= saved for number, saved in windows_of[index]):
+            layer_counts[index] -= 1
+            for number, saved in windows_of[index]:
+                spare_bytes[number] -= saved

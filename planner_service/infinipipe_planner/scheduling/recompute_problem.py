@@ -1,11 +1,12 @@
 """The recompute problem of one pipeline as numbers (paper, Eqs. 18 to 20 and the loops of Alg. 2)."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.cost_model import CostModel
-from infinipipe_contract.plan import kept_chunks
+from infinipipe_contract.plan import ActionKind, kept_chunks
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, chunk_windows, recompute_variable
@@ -14,6 +15,8 @@ from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, chunk_windo
 @dataclass(frozen=True, slots=True)
 class WindowConstraint:
     """Memory of one window of one stage (Eq. 20): ``full_bytes - sum(saved * c) <= free_bytes``.
+
+    Whole bytes, rounded to the safe side, so that sums are exact: what holds here holds in the plan.
 
     Attributes:
         stage_index: 0-based stage.
@@ -24,7 +27,7 @@ class WindowConstraint:
 
     stage_index: int
     full_bytes: float
-    saved_bytes: dict[int, float]
+    saved_bytes: Mapping[int, float]
     free_bytes: float
 
     def needed_bytes(self, recompute: Sequence[int]) -> float:
@@ -34,11 +37,6 @@ class WindowConstraint:
     def holds(self, recompute: Sequence[int]) -> bool:
         """Tell whether the window fits, in bytes and without tolerance."""
         return self.needed_bytes(recompute) <= self.free_bytes
-
-    def least_cost(self, weights: Sequence[float]) -> float:
-        """Bound the cost of fitting this window from below: every excess byte at the price of the cheapest."""
-        saved_by_weight = max(saved / weights[index] for index, saved in self.saved_bytes.items())
-        return max(self.full_bytes - self.free_bytes, 0.0) / saved_by_weight if saved_by_weight > 0 else math.inf
 
     def least_bytes(self, layer_limit: int) -> float:
         """Activations of the window with as much recompute as helps."""
@@ -78,13 +76,14 @@ class RecomputeProblem:
         """Chunks + stages - 1 (Eq. 15)."""
         return len(self.weights)
 
+    @property
+    def weighs_all_alike(self) -> bool:
+        """Whether every layer costs 1, as in the paper: then the cost is a whole number."""
+        return all(weight == 1 for weight in self.weights)
+
     def cost(self, recompute: Sequence[int]) -> float:
         """Weigh recomputed layers; what the solver minimises."""
         return sum(weight * count for weight, count in zip(self.weights, recompute, strict=True))
-
-    def least_cost(self) -> float:
-        """Bound the cost from below, without a solver: of each window alone, at its cheapest byte."""
-        return max((constraint.least_cost(self.weights) for constraint in self.constraints), default=0.0)
 
     def find_shortage(self) -> WindowConstraint | None:
         """Find the window that lacks the most bytes with full recompute; None when all fit."""
@@ -109,27 +108,37 @@ def build_recompute_problem(
     profile = costs.profile
     pp_size = profile.cluster.pp_size
     kept = kept_chunks(order.chunks)
+    tokens = [chunk.token_count for chunk in order.chunks]
     saved = [
-        costs.saved_bytes_per_layer(chunk.token_count, keeps_kv=index in kept)
-        for index, chunk in enumerate(order.chunks)
+        math.floor(costs.saved_bytes_per_layer(count, keeps_kv=index in kept)) for index, count in enumerate(tokens)
     ]
+    always_saves = min(saved) >= 0
     constraints = []
     for stage_index, passes in enumerate(order.stages):
         full = [
-            costs.full_activation_bytes(chunk.token_count, stage_index, keeps_kv=index in kept)
-            for index, chunk in enumerate(order.chunks)
+            math.ceil(costs.full_activation_bytes(count, stage_index, keeps_kv=index in kept))
+            for index, count in enumerate(tokens)
         ]
-        free_bytes = profile.usable_memory_bytes - profile.memory.model_state_bytes[stage_index]
+        free_bytes = math.floor(profile.usable_memory_bytes - profile.memory.model_state_bytes[stage_index])
+        if always_saves and _peak_bytes(passes, full) <= free_bytes:
+            continue
         for window in chunk_windows(passes):
             full_bytes = sum(full[index] for index in window)
+            if full_bytes <= free_bytes and (always_saves or min(saved[index] for index in window) >= 0):
+                continue
             saved_bytes = {
                 recompute_variable(pp_size, stage_index, order.backward_rank[index]): saved[index] for index in window
             }
-            if full_bytes <= free_bytes and min(saved_bytes.values()) >= 0:
-                continue
             constraints.append(WindowConstraint(stage_index, full_bytes, saved_bytes, free_bytes))
     variable_count = len(order.chunks) + pp_size - 1
     return RecomputeProblem(tuple(weights or (1.0,) * variable_count), profile.layers_per_stage, tuple(constraints))
+
+
+def _peak_bytes(passes: Sequence[tuple[ActionKind, int]], full: Sequence[int]) -> int:
+    """Most that the chunks in flight hold at any moment without recompute."""
+    return max(
+        itertools.accumulate(full[index] if kind is ActionKind.FORWARD else -full[index] for kind, index in passes)
+    )
 
 
 def describe_shortage(problem: RecomputeProblem, profile: Profile) -> InfeasibleBatchError:

@@ -12,7 +12,7 @@ from infinipipe_planner.errors import InfeasibleBatchError, InvalidOptionsError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
 from infinipipe_planner.solver_pool import SolverPool
-from support_planner.pool_work import PROFILE, QUICK, solve_quick, solve_slow
+from support_planner.pool_work import PROFILE, QUICK, QUICK_OPTIONS, solve_quick, solve_slow
 from support_planner.processes import wait_for_busy_solver
 from support_planner.profiles import llama_profile
 
@@ -29,7 +29,7 @@ def pool() -> Iterator[SolverPool]:
 def test_a_plan_of_the_pool_equals_the_plan_made_in_process(pool: SolverPool) -> None:
     plan = asyncio.run(solve_quick(pool, step=3))
 
-    assert plan.digest == solve_plan(QUICK, PROFILE, PlanOptions(), job="job", generation=1, step=3).digest
+    assert plan.digest == solve_plan(QUICK, PROFILE, QUICK_OPTIONS, job="job", generation=1, step=3).digest
 
 
 def test_many_batches_at_once_all_get_their_own_plan(pool: SolverPool) -> None:
