@@ -92,7 +92,7 @@ def _ratio_of_variant(setting: Setting, variant: Variant) -> float | None:
         return [
             Trial(max(1, round(base * ratio)), ramp, order, rules)
             for rules in variant.rules
-            for ramp in variant.ramps
+            for ramp in reversed(variant.ramps)
             for order in variant.orders
             for ratio in search._CHUNK_COUNT_RATIOS
         ]
