@@ -23,7 +23,7 @@ INFINIPIPE = Path(sys.executable).with_name("infinipipe")
 
 PLANNER_LINE = re.compile(r"planner listening on (\S+)")
 STEP_LINE = re.compile(
-    r"step +(?P<step>\d+)/\d+  loss (?P<loss>\S+) .*  chunks (?P<batched>\d+)b/(?P<split>\d+)s/(?P<hybrid>\d+)h"
+    r"step +(?P<step>\d+) of \d+  loss (?P<loss>\S+) .*  chunks (?P<batched>\d+)b/(?P<split>\d+)s/(?P<hybrid>\d+)h"
     r"  K (?P<slices>\d+)  pipelines (?P<pipelines>\d+)  recompute (?P<recompute>\d+) layers .*"
     r"  plan wait (?P<wait>\S+) s"
 )
@@ -57,7 +57,7 @@ class Run:
         if found:
             self.steps.append(
                 Step(
-                    index=int(found["step"]) - 1,
+                    index=int(found["step"]),
                     loss=float(found["loss"]),
                     chunks={kind: int(found[kind]) for kind in ("batched", "split", "hybrid")},
                     slices=int(found["slices"]),

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from infinipipe_executor.config import RunConfig, load_config
+from infinipipe_executor.config import RunConfig, check_address, load_config
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.failure import exit_failed
 
@@ -25,6 +25,7 @@ def main() -> None:
     arguments = _parse_arguments()
     try:
         _set_up_logging()
+        check_address(arguments.planner)
         config = load_config(arguments.config)
         _check_world(config)
         _train(config, arguments.planner)
@@ -43,7 +44,7 @@ def _set_up_logging() -> None:
     """Rank 0 tells about the run; the others speak up when something is wrong, or when they make the shared tokens."""
     rank = int(os.environ.get("RANK", "0"))
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if rank == 0 else logging.WARNING)
-    logging.getLogger("infinipipe_executor.data.corpus").setLevel(logging.INFO)
+    logging.getLogger("infinipipe_executor.data.token_cache").setLevel(logging.INFO)
 
 
 def _check_world(config: RunConfig) -> None:

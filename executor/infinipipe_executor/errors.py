@@ -7,6 +7,7 @@
       LayoutError       the model cannot be divided among these stages and ranks
       DataError         the training data are unusable
       PlanError         a plan is missing, foreign or does not fit the batch
+      DivergedError     the loss or the gradients are no longer finite
       PeerLostError     another rank of the job is gone or silent
 """
 
@@ -29,6 +30,10 @@ class DataError(ExecutorError):
 
 class PlanError(ExecutorError):
     """A plan is missing, belongs to another job or step, or does not fit the batch."""
+
+
+class DivergedError(ExecutorError):
+    """The loss or the gradients are no longer finite; the message names the step, the value and what to try."""
 
 
 class PeerLostError(ExecutorError):

@@ -2,7 +2,7 @@
 
 A cause goes to stderr as one line, once a machine even when every rank meets it, and into the file from which torchrun
 takes the cause that it prints last. A rank that only notices that a peer is gone is no cause: it waits for a moment, in
-which torchrun ends it, and speaks up only when nobody else did.
+which torchrun ends it, and speaks up only when nobody else did; then it is the best cause there is.
 """
 
 import hashlib
@@ -32,14 +32,17 @@ def exit_failed(error: BaseException) -> NoReturn:
         if _is_timeout(error):
             traceback.print_exception(error)
         time.sleep(PEER_LOST_GRACE_S)
+        _leave_cause(f"error: {error}")
         _say(f"error: {error}")
     elif isinstance(error, ExecutorError):
         _leave_cause(f"error: {error}")
         _say(f"error: {error}")
     else:
-        text = "".join(traceback.format_exception(error))
+        doing = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+        sentence = f"error: rank {os.environ.get('RANK', '0')} failed: {type(error).__name__}: {error}{doing}"
+        text = "".join(traceback.format_exception(error)) + sentence
         _leave_cause(text)
-        _say(f"{text}error: rank {os.environ.get('RANK', '0')} failed: {type(error).__name__}: {error}")
+        _say(text)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(EXIT_USAGE if isinstance(error, ConfigError | LayoutError) else EXIT_FAILURE)

@@ -16,7 +16,7 @@ from infinipipe_executor.parallel.channels import Channels, open_channels
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.parallel.peers import peers_watched
 
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def init_mesh(pp_size: int, sp_size: int, device: str = "cpu", timeout_s: float 
         LayoutError: If the job has not ``pp_size * sp_size`` ranks, or the device is unknown or not there.
         PeerLostError: If another rank does not show up.
     """
-    this_device = _own_device(device)
+    this_device = own_device(device)
     rank = int(os.environ.get("RANK", "0"))
     with peers_watched(rank, "the start of the job"):
         if not dist.is_initialized():
-            dist.init_process_group(_BACKENDS[device], timeout=timedelta(seconds=timeout_s))
+            dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=timeout_s))
         rank, world_size = dist.get_rank(), dist.get_world_size()
         if world_size != pp_size * sp_size:
             raise LayoutError(
@@ -100,9 +100,17 @@ def _open_mesh(pp_size: int, sp_size: int, device: str, timeout_s: float) -> Dev
     return DeviceMesh.from_group(own_groups, device, mesh=ranks, mesh_dim_names=("pp", "sp"))
 
 
-def _own_device(device: str) -> torch.device:
-    if device not in _BACKENDS:
-        raise LayoutError(f"device is {device!r}, it must be one of {', '.join(_BACKENDS)}")
+def own_device(device: str) -> torch.device:
+    """Find this rank's device, and make it the current one.
+
+    Args:
+        device: "cpu" or "cuda".
+
+    Raises:
+        LayoutError: If the device is unknown or not there.
+    """
+    if device not in BACKENDS:
+        raise LayoutError(f"device is {device!r}, it must be one of {', '.join(BACKENDS)}")
     if device == "cpu":
         return torch.device("cpu")
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))

@@ -77,11 +77,14 @@ def bubble_ratio(busy_s: Sequence[float], makespan_s: float) -> float:
 
 
 def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep) -> str:
-    """Write one line about a step: what was trained, how it was cut, what was expected and what was measured."""
+    """Write one line about a step: what was trained, how it was cut, what was expected and what was measured.
+
+    Steps count from 0, as they do for the planner: the line says the number that ``infinipipe show`` takes.
+    """
     shape = describe_plan(plan)
     kinds = "/".join(f"{shape.chunk_count_by_kind[kind]}{kind.value[0]}" for kind in ChunkKind)
     return (
-        f"step {step + 1:>{len(str(steps))}}/{steps}"
+        f"step {step:>{len(str(steps))}} of {steps}"
         f"  loss {measured.loss:.4f}"
         f"  grad norm {measured.grad_norm:.3f}"
         f"  tokens {shape.token_count}"

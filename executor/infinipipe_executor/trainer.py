@@ -5,6 +5,7 @@ ranks hold the same plan and batch, run the plan, clip, update, tell.
 """
 
 import logging
+import math
 from collections import deque
 
 import torch
@@ -16,6 +17,7 @@ from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import Corpus
 from infinipipe_executor.data.sampler import BatchSampler
+from infinipipe_executor.errors import DivergedError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.metrics import MeasuredStep, bubble_ratio, step_line
 from infinipipe_executor.model.stage import Stage
@@ -79,6 +81,7 @@ class Trainer:
         Raises:
             PlanError: If there is no plan that fits the batch, or the ranks hold different ones.
             DataError: If the ranks hold different batches.
+            DivergedError: If the loss or the gradients are not finite; the parameters stay as they were.
             PeerLostError: If another rank is gone.
         """
         plan, wait_s = self._planning.fetch(step, batch)
@@ -89,6 +92,7 @@ class Trainer:
             return
         result = self._runner.run(plan, batch)
         grad_norm = clip_gradients(self._stage, self._mesh, self._config.optimizer.max_grad_norm)
+        _check_finite(step, result.loss, grad_norm)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._tell(step, plan, result, grad_norm, wait_s)
@@ -154,3 +158,13 @@ class Trainer:
         theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._host_group))]
         dist.all_gather(theirs, mine, group=self._host_group)
         return [tensor.tolist() for tensor in theirs]
+
+
+def _check_finite(step: int, loss: float, grad_norm: float) -> None:
+    """End the run before an update destroys the model; both values are the same on every rank, so all of them end."""
+    if math.isfinite(loss) and math.isfinite(grad_norm):
+        return
+    raise DivergedError(
+        f"step {step}: training has diverged: loss {loss}, gradient norm {grad_norm}; no update was made in this step. "
+        'Try a smaller [optimizer] learning_rate or max_grad_norm, or [model] dtype = "float32", or look at the batch'
+    )

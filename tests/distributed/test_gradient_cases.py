@@ -6,12 +6,13 @@ import random
 import pytest
 import torch
 
-from infinipipe_contract.plan import Action, ActionKind, Chunk, ExecutionPlan, plan_digest
+from infinipipe_contract.plan import Chunk
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.model.config import ModelConfig
 from support_executor.closeness import relative_error
+from support_executor.drawn import shuffle
 from support_executor.groups import GroupPool
-from support_executor.plans import backward_order, chunk, cut, make_batch, make_plan, uniform, varied
+from support_executor.plans import chunk, cut, make_batch, make_plan, uniform, varied
 from support_executor.proof import gradients_of, prove, run_plan
 from support_executor.reference import TINY
 
@@ -144,7 +145,7 @@ def test_any_legal_order_of_forwards_and_backwards_gives_the_same_gradients(grou
     chunks = [whole((1, 6)), chunk(first), chunk(second, *cut(2, 9)), chunk(third), *map(chunk, cut(3, 8, 7))]
     plan = make_plan([chunks], 2, batch)
 
-    prove(groups, _shuffled(plan, random.Random(seed)), batch, 2)
+    prove(groups, shuffle(plan, random.Random(seed)), batch, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -154,7 +155,7 @@ def test_any_legal_order_over_four_stages_ends(groups: GroupPool, seed: int) -> 
     chunks = [whole((1, 6)), chunk(first), chunk(second, *cut(2, 9)), *map(chunk, cut(3, 8, 7))]
     plan = make_plan([chunks], 4, batch)
 
-    prove(groups, _shuffled(plan, random.Random(seed)), batch, 1)
+    prove(groups, shuffle(plan, random.Random(seed)), batch, 1)
 
 
 def test_dropout_masks_are_the_same_in_the_recompute_whatever_runs_in_between(groups: GroupPool) -> None:
@@ -195,35 +196,3 @@ def test_bf16_stays_near_fp32_over_many_slices(groups: GroupPool) -> None:
     for name, gradient in gradients_of(exact).items():
         error = torch.linalg.vector_norm(gradients_of(rounded)[name] - gradient) / torch.linalg.vector_norm(gradient)
         assert error <= 3e-2, name
-
-
-def _shuffled(plan: ExecutionPlan, generator: random.Random) -> ExecutionPlan:
-    """Interleave forwards and backwards at random, so that the stages never wait for each other for ever.
-
-    The stages are played: again and again a stage that could go on is drawn, and does what it could do next.
-    """
-    (pipeline,) = plan.pipelines
-    stage_count, count = plan.stage_count, len(pipeline.chunks)
-    backwards = backward_order(pipeline.chunks)
-    actions: list[list[Action]] = [[] for _ in range(stage_count)]
-    forward_count, backward_count = [0] * stage_count, [0] * stage_count
-    while min(backward_count) < count:
-        possible = []
-        for p in range(stage_count):
-            before = count if p == 0 else forward_count[p - 1]
-            behind = count if p == stage_count - 1 else backward_count[p + 1]
-            if forward_count[p] < before:
-                possible.append((p, ActionKind.FORWARD))
-            if backward_count[p] < behind and backwards[backward_count[p]] < forward_count[p]:
-                # The order of the backward passes sees to it that later slices went first.
-                possible.append((p, ActionKind.BACKWARD))
-        p, kind = generator.choice(possible)
-        if kind is ActionKind.FORWARD:
-            actions[p].append(Action(kind, forward_count[p], generator.randrange(3) % (TINY.layers // stage_count + 1)))
-            forward_count[p] += 1
-        else:
-            actions[p].append(Action(kind, backwards[backward_count[p]]))
-            backward_count[p] += 1
-    stages = tuple(map(tuple, actions))
-    shuffled = dataclasses.replace(plan, pipelines=(dataclasses.replace(pipeline, stages=stages),))
-    return dataclasses.replace(shuffled, digest=plan_digest(shuffled))

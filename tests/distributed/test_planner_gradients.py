@@ -12,6 +12,7 @@ from support_executor.proof import prove
 from support_executor.reference import TINY
 
 SKEWED, EVEN, LONE = (90, 7, 1, 33, 12, 20, 5), (40, 40, 40, 9, 9, 9, 9, 9), (120, 3, 2, 1)
+ONE_OF_MANY = (120, *(20,) * 20)  # cheaper in two pipelines
 
 CASES = [
     # lengths, pp_size, sp_size, bytes for activations
@@ -29,6 +30,8 @@ CASES = [
     (LONE, 2, 2, 1.5e5),
     (LONE, 4, 1, 1e12),
     (LONE, 4, 2, 1.5e5),
+    (ONE_OF_MANY, 2, 2, 1.5e5),
+    (ONE_OF_MANY, 4, 1, 3e5),
 ]
 
 
@@ -60,3 +63,4 @@ def test_the_cases_hold_all_kinds_of_chunk_and_recompute_from_none_to_all() -> N
     assert kinds == set(ChunkKind)
     assert {0.0, 0.5, 1.0} <= layer_counts
     assert len({plan.report.slice_count for plan in plans}) >= 3
+    assert {len(plan.pipelines) for plan in plans} >= {1, 2}

@@ -82,7 +82,7 @@ def test_the_demo_shows_its_steps_one_plan_and_a_summary(tmp_path: Path) -> None
         output, _ = process.communicate(timeout=100)
 
     assert process.returncode == 0, output
-    assert "step 4/4" in output
+    assert "step 3 of 4" in output
     assert "$ infinipipe show tiny " in output
     assert "stage 1  F0" in output
     assert "steps with recompute" in output
@@ -101,7 +101,7 @@ def test_a_run_that_fails_fails_the_demo_and_the_cause_is_its_last_line(tmp_path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_outlives_the_demo_when_it_is_interrupted_or_killed(tmp_path: Path, number: signal.Signals) -> None:
     with demo(write_run(tmp_path, changes={"job": {"steps": 100_000}})) as process:
-        read_until(process, "step      2/100000")
+        read_until(process, "step      1 of 100000")
         started = descendants(process.pid)
         assert len(started) >= 6  # the planner with Ray's processes, torchrun, four workers
 

@@ -1,7 +1,7 @@
 """A worker with a planted fault: ``-m support_e2e.faulty_worker FAULT --config ... --planner ...``.
 
-Faults: "raise" and "kill" strike rank 1 in the middle of step 2, "seed" lets every rank draw batches by a seed of its
-own.
+Faults: "raise" and "kill" strike rank 1 in the middle of step 2, "sleep" lets it never come to that step, "slow" lets
+it read its data for long, and "seed" lets every rank draw batches by a seed of its own.
 """
 
 import os
@@ -13,15 +13,23 @@ from unittest.mock import patch
 
 from infinipipe_executor import trainer
 from infinipipe_executor.__main__ import main
+from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.data.sampler import BatchSampler
 from infinipipe_executor.pipeline.runner import StepRunner
+from infinipipe_executor.planning import Planning
 
 RANK = int(os.environ["RANK"])
 
+SLOW_S = 7.0
+
+
+def write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
 
 def strike(fault: str) -> None:
-    sys.stdout.write(f"strikes at {time.time()}\n")
-    sys.stdout.flush()
+    write(f"strikes at {time.time()}")
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError("planted fault")
@@ -35,6 +43,27 @@ def plant(fault: str) -> None:
                 super().__init__(sequence_count, sequences_per_batch, seed + RANK)
 
         patch.object(trainer, "BatchSampler", OwnSeed).start()
+        return
+
+    if fault == "slow":
+
+        def read_slowly(*args: Any) -> Any:
+            time.sleep(SLOW_S if RANK == 1 else 0.0)
+            return open_corpus(*args)
+
+        patch("infinipipe_executor.run.open_corpus", read_slowly).start()
+        return
+
+    if fault == "sleep":
+        fetch = Planning.fetch
+
+        def never_fetch(self: Planning, step: int, batch: Any) -> Any:
+            if RANK == 1 and step == 2:
+                write(f"strikes at {time.time()}")
+                time.sleep(3600)
+            return fetch(self, step, batch)
+
+        patch.object(Planning, "fetch", never_fetch).start()
         return
 
     backward = StepRunner._backward

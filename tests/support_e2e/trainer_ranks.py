@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
@@ -16,7 +17,7 @@ from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.errors import ExecutorError
 from infinipipe_executor.model.stage import build_stage
-from infinipipe_executor.pipeline.runner import StepRunner
+from infinipipe_executor.pipeline.runner import StepResult, StepRunner
 from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_executor.planning import Planning
 from infinipipe_executor.profiler import MeasuredProfile, measure_profile
@@ -114,6 +115,38 @@ def train_without_targets(folder: Path) -> tuple[bool, bool, list[tuple[str, str
         rank.trainer.train_step(step, batch)
         same.append(torch.equal(before, rank.parameters()))
     return same[0], same[1], rank.records.seen, rank.planner.asked
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a sharded tensor that lies here."""
+    assert isinstance(tensor, DTensor)
+    return tensor.to_local()
+
+
+def train_until_it_diverges(folder: Path, where: str) -> tuple[str, bool, int]:
+    """Train one step whose loss or gradients are not finite; return the error, and what was left of the update."""
+    rank = TrainerRank(folder)
+    if where == "loss":
+        with torch.no_grad():
+            local(next(rank.stage.parameters())).fill_(float("nan"))
+    else:
+        run = rank.trainer._runner.run
+
+        def run_and_overflow(plan: ExecutionPlan, batch: Batch) -> StepResult:
+            result = run(plan, batch)
+            gradient = next(rank.stage.layers.parameters()).grad
+            assert gradient is not None
+            local(gradient)[0] = float("inf")
+            return result
+
+        rank.trainer._runner.run = run_and_overflow  # type: ignore[method-assign]  # a planted fault
+    before, error = rank.parameters(), "no error"
+    try:
+        rank.trainer.train()
+    except ExecutorError as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    after = rank.parameters()
+    return error, torch.equal(before.nan_to_num(), after.nan_to_num()), len(rank.trainer._optimizer.state)
 
 
 def disagree(plans: Sequence[str], batches: Sequence[str]) -> str:

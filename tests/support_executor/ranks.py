@@ -21,6 +21,7 @@ from infinipipe_executor.parallel.grad_norm import clip_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.runner import StepRunner
 from support_executor.groups import GROUP_TIMEOUT_S
+from support_executor.reference import LEARNING_RATE, MAX_NORM
 
 SEED = 11
 
@@ -79,16 +80,20 @@ def whole_gradients(stage: Stage, *, keep: bool) -> dict[str, Tensor]:
     return gradients
 
 
-def run_steps(config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, count: int) -> float:
-    """Run the same step many times, each from gradients of zero; return the largest deviation of the loss."""
+def train_steps(
+    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, count: int
+) -> list[tuple[float, float]]:
+    """Train on the same batch many times; return loss and norm of the gradients of every step."""
     mesh = mesh_of(pp_size, sp_size)
-    stage = build_stage(config, mesh, dtype=torch.float32, seed=SEED)
-    runner = StepRunner(stage, mesh)
-    losses = []
+    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    runner, optimizer = StepRunner(stage, mesh), torch.optim.AdamW(stage.parameters(), lr=LEARNING_RATE)
+    seen = []
     for _ in range(count):
-        stage.zero_grad()
-        losses.append(runner.run(plan, batch).loss)
-    return max(losses) - min(losses)
+        loss = runner.run(plan, batch).loss
+        seen.append((loss, clip_gradients(stage, mesh, MAX_NORM)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen
 
 
 def clip(

@@ -16,6 +16,9 @@ Weights = dict[str, Tensor]
 TINY = ModelConfig(layers=4, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=48, vocab=97)
 """The model of most tests."""
 
+LEARNING_RATE, MAX_NORM = 1e-3, 1.0
+"""Of training runs, which use AdamW as torch has it."""
+
 
 @dataclass(frozen=True)
 class ReferenceStep:
@@ -68,13 +71,40 @@ def reference_logits(config: ModelConfig, weights: Weights, token_ids: Tensor) -
 def reference_step(config: ModelConfig, seed: int, batch: Batch, dtype: torch.dtype = torch.float64) -> ReferenceStep:
     """Run a whole batch; the loss is the sum over all targets divided by their number."""
     weights = make_weights(config, seed, dtype)
-    total = torch.zeros((), dtype=dtype)
-    for sequence in batch.sequences:
-        logits = reference_logits(config, weights, sequence.token_ids)
-        total = total + functional.cross_entropy(logits, sequence.target_ids, reduction="sum", ignore_index=-100)
-    loss = total / max(1, batch.target_token_count)
+    loss = _loss(config, weights, batch)
     gradients: Sequence[Tensor] = torch.autograd.grad(loss, list(weights.values()))
     return ReferenceStep(loss.item(), dict(zip(weights, gradients, strict=True)))
+
+
+def _loss(config: ModelConfig, weights: Weights, batch: Batch) -> Tensor:
+    losses = [
+        functional.cross_entropy(
+            reference_logits(config, weights, sequence.token_ids),
+            sequence.target_ids,
+            reduction="sum",
+            ignore_index=-100,
+        )
+        for sequence in batch.sequences
+    ]
+    return torch.stack(losses).sum() / max(1, batch.target_token_count)
+
+
+def reference_training(config: ModelConfig, seed: int, batch: Batch, count: int) -> list[tuple[float, float]]:
+    """Train on the same batch many times; return loss and norm of the gradients of every step."""
+    weights = make_weights(config, seed, torch.float64)
+    optimizer = torch.optim.AdamW(weights.values(), lr=LEARNING_RATE)
+    seen = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = _loss(config, weights, batch)
+        torch.autograd.backward(loss)
+        gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
+        norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient in gradients:
+            gradient.mul_(min(1.0, MAX_NORM / norm.item()))
+        optimizer.step()
+        seen.append((loss.item(), norm.item()))
+    return seen
 
 
 def _norm(x: Tensor, weight: Tensor, config: ModelConfig) -> Tensor:

@@ -6,6 +6,7 @@ What cannot be used is skipped, said with its place, and counted; nothing disapp
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,23 +56,41 @@ def read_documents(
     Raises:
         DataError: If the corpus does not exist or is of another kind.
     """
+    files = list_files(corpus, pattern, exclude)
     if corpus.is_dir():
-        return _read_tree(corpus, pattern, exclude, skipped)
+        return _read_tree(corpus.resolve(), files, skipped)
+    return _read_jsonl(corpus, skipped)
+
+
+def list_files(corpus: Path, pattern: str, exclude: tuple[str, ...]) -> list[Path]:
+    """List the files of a corpus by name, without a look into them.
+
+    Args:
+        corpus: A folder, or a ``.jsonl`` file.
+        pattern: Which files of a folder, at any depth.
+        exclude: Names of folders whose files are left out.
+
+    Raises:
+        DataError: If the corpus does not exist or is of another kind.
+    """
+    if corpus.is_dir():
+        root, left_out = corpus.resolve(), set(exclude)  # a symbolic link to a folder is a folder
+        return [
+            path
+            for path in sorted(root.rglob(pattern))
+            if not left_out.intersection(path.relative_to(root).parts[:-1]) and path.is_file()
+        ]
     if corpus.suffix == ".jsonl" and corpus.is_file():
-        return _read_jsonl(corpus, skipped)
+        return [corpus]
     if not corpus.exists():
         raise DataError(f"corpus {corpus} does not exist ([data] corpus)")
     raise DataError(f"corpus {corpus} is neither a folder nor a .jsonl file ([data] corpus)")
 
 
-def _read_tree(root: Path, pattern: str, exclude: tuple[str, ...], skipped: SkippedDocuments) -> Iterator[Document]:
-    resolved = root.resolve()  # a symbolic link to a folder is a folder
-    left_out = set(exclude)
-    for path in sorted(resolved.rglob(pattern)):
-        relative = path.relative_to(resolved)
-        if left_out.intersection(relative.parts[:-1]) or not path.is_file():
-            continue
-        name = str(relative)
+def _read_tree(root: Path, files: list[Path], skipped: SkippedDocuments) -> Iterator[Document]:
+    for path in files:
+        # A name need not be valid Unicode.
+        name = os.fsencode(path.relative_to(root)).decode("utf-8", "backslashreplace")
         try:
             text = path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -87,14 +106,17 @@ def _read_tree(root: Path, pattern: str, exclude: tuple[str, ...], skipped: Skip
 
 
 def _read_jsonl(path: Path, skipped: SkippedDocuments) -> Iterator[Document]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            name = f"{path.name}:{number}"
-            reason, text = _parse_line(line)
-            if reason:
-                skipped.add(reason, name)
-            else:
-                yield Document(name, text)
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                name = f"{path.name}:{number}"
+                reason, text = _parse_line(line)
+                if reason:
+                    skipped.add(reason, name)
+                else:
+                    yield Document(name, text)
+    except OSError as error:
+        raise DataError(f"corpus {path} cannot be read: {error.strerror} ([data] corpus)") from error
 
 
 def _parse_line(line: bytes) -> tuple[str, str]:
@@ -105,7 +127,7 @@ def _parse_line(line: bytes) -> tuple[str, str]:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
         return "not UTF-8", ""
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also a number too long to read, and brackets nested too deeply
         return "not JSON", ""
     return _row_text(row)
 
@@ -118,4 +140,10 @@ def _row_text(row: object) -> tuple[str, str]:
         return '"text" is null', ""
     if not isinstance(text, str):
         return f'"text" is a {type(text).__name__}', ""
-    return ("", text) if text.strip() else ("empty", "")
+    if not text.strip():
+        return "empty", ""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell and no encoding can hold
+        return "not valid Unicode", ""
+    return "", text

@@ -1,5 +1,7 @@
 """Clipping by the global norm, over all stages and all ranks of a stage."""
 
+import math
+
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
@@ -18,7 +20,8 @@ def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
     Args:
         stage: This rank's stage, after the backward pass.
         mesh: Where this rank stands.
-        max_norm: Largest norm that passes unscaled; infinity scales nothing.
+        max_norm: Largest norm that passes unscaled; infinity scales nothing. A norm that is not finite scales nothing
+            either.
 
     Returns:
         The norm before clipping, the same on every rank; not finite if a gradient is not.
@@ -33,7 +36,7 @@ def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
     with peers_watched(mesh.rank, "the sum of the gradient norm"):
         dist.all_reduce(square)
     norm = square.sqrt().item()
-    if norm > max_norm:
+    if max_norm < norm < math.inf:
         for shard in shards:
             shard.mul_(max_norm / norm)
     return norm

@@ -27,7 +27,7 @@ def is_peer_loss(error: BaseException) -> bool:
 
 @contextmanager
 def peers_watched(rank: int, what: str) -> Iterator[None]:
-    """Turn the loss of a peer inside the block into one clear error.
+    """Turn the loss of a peer inside the block into one clear error; any other error is told what was going on.
 
     Args:
         rank: Rank of this process.
@@ -35,11 +35,13 @@ def peers_watched(rank: int, what: str) -> Iterator[None]:
 
     Raises:
         PeerLostError: If another rank went away; its cause is the transport's error.
+        Exception: What the block raised, with a note that names ``what``.
     """
     try:
         yield
-    except RuntimeError as error:
+    except Exception as error:
         if not is_peer_loss(error):
+            error.add_note(f"during {what}")
             raise
         reason = str(error).strip().splitlines()[0]
         raise PeerLostError(f"rank {rank} lost another rank during {what}: {reason}") from error

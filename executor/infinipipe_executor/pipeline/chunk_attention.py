@@ -53,7 +53,7 @@ class _ChunkAttention(torch.autograd.Function):
             if placed.slice_count > 1:
                 cache = chunk_pass.caches[placed.piece.sequence_index]
                 from_later = cache.take_gradient(ctx.stage_layer, placed.slice_index)
-                if from_later is not None:
+                if from_later is not None:  # wider than these gradients: the sum rounds once
                     grad_k[rows] += from_later.key
                     grad_v[rows] += from_later.value
         return grad_q, grad_k, grad_v, None, None

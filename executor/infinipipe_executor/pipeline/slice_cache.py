@@ -9,6 +9,7 @@ here.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -67,16 +68,20 @@ class SliceCache:
         return [entries[index].key_value for index in range(slice_index)]
 
     def add_gradient(self, stage_layer: int, slice_index: int, gradient: KeyValue) -> None:
-        """Add what a later slice sends back to a slice."""
+        """Add what a later slice sends back to a slice.
+
+        The sum is kept in at least fp32: in a narrower type its error would grow with the number of slices.
+        """
         entry = self._layers[stage_layer][slice_index]
         if entry.gradient is None:
-            entry.gradient = gradient
+            wide = torch.promote_types(gradient.key.dtype, torch.float32)
+            entry.gradient = KeyValue(gradient.key.to(wide), gradient.value.to(wide))
         else:
             entry.gradient.key.add_(gradient.key)
             entry.gradient.value.add_(gradient.value)
 
     def take_gradient(self, stage_layer: int, slice_index: int) -> KeyValue | None:
-        """Return what all later slices sent back to a slice, and forget the slice; None for the last slice."""
+        """Return what all later slices sent back to a slice, at least fp32, and forget the slice; None for the last."""
         if slice_index == self._slice_count - 1:
             return None
         entries = self._layers[stage_layer]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infinipipe_executor.config import RunConfig, load_config
+from infinipipe_executor.config import RunConfig, check_address, load_config
 from infinipipe_executor.errors import ConfigError
 
 GOOD = """
@@ -86,6 +86,25 @@ def test_the_profile_is_a_file_beside_the_configuration_or_the_word_measure(tmp_
         ('corpus = "texts"', "corpus = 5", ["[data] corpus", "5"]),
         ("steps = 3", "steps = 3\nsteps = 4", ["line 5"]),
         ("steps = 3", "steps = ", ["line 4"]),
+        ("steps = 3", "steps = " + "[" * 9999, ["nested too deeply"]),
+        ("steps = 3", "steps = " + "9" * 3000, ["[job] steps is 99", "...: input should be less than or equal to"]),
+        ("steps = 3", f"steps = 3\nseed = {2**70}", ["[job] seed", "less than or equal to 4294967295"]),
+        ("_tokens = 64", f"_tokens = {2**80}", ["[data] context_tokens", "less than or equal to 2147483647"]),
+        ("_tokens = 64", "_tokens = 1", ["[data] context_tokens", "greater than or equal to 2"]),
+        ("sp_size = 2", "sp_size = 2\ncollective_timeout_s = 1e300", ["timeout_s", "less than or equal to 604800"]),
+        ("1e-3", "1e-3\n[planner]\nwait_timeout_s = 1e300", ["wait_timeout_s", "less than or equal to 604800"]),
+        ("1e-3", "1e-3\n[planner]\nconnect_timeout_s = 1e300", ["connect_timeout_s", "or equal to 604800"]),
+        (
+            '"texts"',
+            '"texts"\nexclude = "test"',
+            ["[data] exclude is 'test': it must be a list, for example [\"test\"]"],
+        ),
+        ("1e-3", "1e-3\nbetas = [0.9]", ["[optimizer] betas has too few values"]),
+        ("1e-3", "1e-3\nbetas = [0.9, 0.9, 0.9]", ["[optimizer] betas", "it must have 2 values"]),
+        ("corpus = ", "corpus = 5 #", ["[data] corpus is 5: it must be a text that names a file or a folder"]),
+        ('"texts"', '"texts"\npattern = "/etc/*"', ["[data] pattern is '/etc/*'", "below the corpus"]),
+        ('"texts"', '"texts"\npattern = "../*"', ["[data] pattern is '../*'", "below the corpus"]),
+        ('"texts"', '"texts"\npattern = ""', ["[data] pattern is ''", "no pattern of file names"]),
     ],
 )
 def test_a_fault_is_named_with_its_section_key_and_value(
@@ -116,3 +135,33 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read: No such file"):
         load_config(tmp_path / "nowhere.toml")
+
+
+def test_a_key_in_the_place_of_a_section_is_said(tmp_path: Path) -> None:
+    text = "optimizer = 5\n" + GOOD.replace("[optimizer]\nlearning_rate = 1e-3", "")
+
+    with pytest.raises(ConfigError, match=r"\[optimizer\] is 5: it must be a section with keys of its own"):
+        load(tmp_path, text)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "planner.cluster:50051", "[::1]:65535"])
+def test_addresses_of_a_planner(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1:99999", "the port must be a number from 1 to 65535"),
+        ("127.0.0.1:0", "the port must be a number from 1 to 65535"),
+        ("host:" + "9" * 5000, "the port must be a number from 1 to 65535"),
+        ("host:٣", "the port must be a number from 1 to 65535"),
+        ("host name:5", "is not HOST:PORT"),
+        ("::1:5", "is not HOST:PORT"),
+        (":5", "is not HOST:PORT"),
+        ("host", "is not HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_the_address_of_a_planner_is_refused(address: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        check_address(address)

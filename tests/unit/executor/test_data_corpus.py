@@ -1,15 +1,19 @@
 """From files to token sequences: real files, a real tokenizer, and every refusal."""
 
+import fcntl
 import json
 import logging
 import multiprocessing
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from infinipipe_executor.config import DataConfig
+from infinipipe_executor.data import token_cache
 from infinipipe_executor.data.batch import IGNORE_TARGET
 from infinipipe_executor.data.corpus import Corpus, open_corpus
 from infinipipe_executor.data.documents import SHOWN_SKIPS, SkippedDocuments, read_documents
@@ -116,6 +120,117 @@ def test_jsonl_lines_without_text_are_skipped_with_file_and_line(
         assert words in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"text": "abc \\ud800 def"}', "not valid Unicode"),
+        ("[" * 200_000, "not JSON"),
+        ('{"text": "alpha", "n": ' + "9" * 5000 + "}", "not JSON"),
+        ('{"text": "alpha"}}', "not JSON"),
+        ("\udcff", "not UTF-8"),
+    ],
+    ids=["surrogate", "deep", "long number", "brace", "bytes"],
+)
+def test_lines_that_real_corpora_hold_are_skipped_with_file_and_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str, reason: str
+) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(f'{{"text": "good"}}\n{line}\n{{"text": "better"}}\n'.encode("utf-8", "surrogateescape"))
+
+    with caplog.at_level(logging.INFO):
+        corpus = open_corpus(data_config(tmp_path, path), vocab=300)
+
+    assert decode(tmp_path, corpus) == ["good", "better"]
+    assert corpus.report.skipped == {reason: 1}
+    assert f"corpus.jsonl:2: skipped, {reason}" in caplog.text
+
+
+def test_a_file_whose_name_is_not_valid_unicode_is_read_like_any_other(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "t", [TEXTS[0]])
+    (tree / os.fsdecode(b"caf\xe9.py")).write_text(TEXTS[1])
+    (tree / os.fsdecode(b"th\xe9.py")).write_text("")
+    skipped = SkippedDocuments()
+
+    documents = list(read_documents(tree, "*.py", (), skipped))
+
+    assert documents == [("0.py", TEXTS[0]), ("caf\\xe9.py", TEXTS[1])]
+    assert len(open_corpus(data_config(tmp_path, tree), vocab=300)) == 2
+
+
+def test_a_corpus_that_cannot_be_opened_is_said_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "alpha"}\n')
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"corpus\.jsonl cannot be read: Permission denied \(\[data\] corpus\)"):
+        list(read_documents(path, "*.py", (), SkippedDocuments()))
+
+
+def settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all files look as if they had changed long ago."""
+    monkeypatch.setattr(token_cache, "SETTLED_S", -1.0)
+
+
+def test_tokens_are_found_again_without_a_look_into_the_texts_and_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = write_tree(tmp_path / "t", [*TEXTS, ""])
+    config = data_config(tmp_path, tree)
+    settle(monkeypatch)
+    first = open_corpus(config, vocab=300)
+
+    monkeypatch.setattr(token_cache, "read_documents", lambda *_: pytest.fail("the corpus was read"))
+    with (tmp_path / "cache" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # would be waited for
+        again = open_corpus(config, vocab=300)
+
+    assert str(again.report) == str(first.report)
+    assert again.report.skipped == {"empty": 1}
+    assert decode(tmp_path, again) == TEXTS
+
+
+@pytest.mark.parametrize("change", ["text", "new file", "vocabulary"])
+def test_a_changed_corpus_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    tree = write_tree(tmp_path / "t", TEXTS)
+    settle(monkeypatch)
+    open_corpus(data_config(tmp_path, tree), vocab=300)
+    before = (tree / "1.py").stat()
+
+    if change == "text":  # of the same size, and with the old time of modification
+        (tree / "1.py").write_text("y = 2\n")
+        os.utime(tree / "1.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "new file":
+        (tree / "3.py").write_text("z = 3\n")
+    read = Mock(wraps=read_documents)
+    monkeypatch.setattr(token_cache, "read_documents", read)
+    open_corpus(data_config(tmp_path, tree), vocab=290 if change == "vocabulary" else 300)
+
+    assert read.call_count == 1
+
+
+def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = data_config(tmp_path, write_tree(tmp_path / "t", TEXTS))
+    monkeypatch.setattr(token_cache, "SETTLED_S", 3600.0)
+    open_corpus(config, vocab=300)
+
+    assert not list((tmp_path / "cache").glob("note-*"))
+
+
+def test_a_damaged_cache_says_what_to_delete(tmp_path: Path) -> None:
+    config = data_config(tmp_path, write_tree(tmp_path / "t", TEXTS))
+    open_corpus(config, vocab=300)
+    (index,) = (tmp_path / "cache").glob("tokens-*/index.json")
+    index.write_text("{")
+
+    with pytest.raises(DataError, match=r"cache/tokens-\w+ is damaged: .*; delete it"):
+        open_corpus(config, vocab=300)
+
+
 def test_the_report_of_a_jsonl_corpus_counts_what_was_skipped(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"text": ""}\n{"text": "alpha"}\n{"text": null}\n')
@@ -199,9 +314,9 @@ def test_a_corpus_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> N
 
 
 def test_dropping_every_document_is_an_error_and_not_an_empty_training_set(tmp_path: Path) -> None:
-    config = data_config(tmp_path, write_tree(tmp_path / "t", TEXTS), context_tokens=1, beyond_context="drop")
+    config = data_config(tmp_path, write_tree(tmp_path / "t", TEXTS), context_tokens=2, beyond_context="drop")
 
-    with pytest.raises(DataError, match="no sequence is left: all 3 documents are longer than 1 tokens"):
+    with pytest.raises(DataError, match="no sequence is left: all 3 documents are longer than 2 tokens"):
         open_corpus(config, vocab=300)
 
 

@@ -55,7 +55,7 @@ def test_a_step_is_one_line_with_everything_an_operator_asks_first() -> None:
     measured = MeasuredStep(loss=3.14159, grad_norm=0.5, makespan_s=2.5, bubble_ratio=0.3, plan_wait_s=0.04)
 
     assert step_line(4, 20, two_pipelines(), measured) == (
-        "step  5/20  loss 3.1416  grad norm 0.500  tokens 20  chunks 1b/2s/1h  K 3  pipelines 2  recompute 4 layers"
+        "step  4 of 20  loss 3.1416  grad norm 0.500  tokens 20  chunks 1b/2s/1h  K 3  pipelines 2  recompute 4 layers"
         "  predicted 2.00 s  measured 2.50 s  bubble 25%/30%  plan wait 0.0 s"
     )
 

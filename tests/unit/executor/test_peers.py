@@ -25,6 +25,9 @@ def test_transport_errors_name_the_rank_and_what_it_did(message: str) -> None:
     assert str(raised.value.__cause__) == message
 
 
-def test_other_errors_pass_unchanged() -> None:
-    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"), peers_watched(0, "forward"):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)")
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, AssertionError])
+def test_other_errors_pass_with_a_note_of_what_was_going_on(kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="shapes cannot be multiplied") as raised, peers_watched(0, "step 7, forward"):
+        raise kind("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)")
+
+    assert raised.value.__notes__ == ["during step 7, forward"]

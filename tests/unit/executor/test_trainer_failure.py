@@ -67,15 +67,29 @@ def test_a_mistake_of_the_program_shows_its_traceback_and_ends_with_one_sentence
     assert "IndexError" in json.loads((tmp_path / "0" / "error.json").read_text())["message"]["message"]
 
 
-def test_a_rank_that_only_lost_a_peer_waits_and_is_no_cause(tmp_path: Path) -> None:
-    started_s = time.monotonic()
+def test_a_rank_that_only_lost_a_peer_waits_for_a_better_cause_before_it_speaks(tmp_path: Path) -> None:
+    started_s, started_at_s = time.monotonic(), int(time.time())
 
     ended = fail("raise PeerLostError('rank 1 lost rank 0')", tmp_path / "0" / "error.json")
 
     assert time.monotonic() - started_s >= 2.0
     assert ended.stderr == "error: rank 1 lost rank 0\n"
     assert ended.returncode == 1
-    assert not (tmp_path / "0" / "error.json").exists()
+    left = (tmp_path / "0" / "error.json").read_text()
+    assert json.loads(left)["message"]["message"] == "error: rank 1 lost rank 0"
+    assert int(json.loads(left)["message"]["extraInfo"]["timestamp"]) >= started_at_s + 2
+
+
+def test_a_mistake_of_the_program_tells_what_was_going_on_wherever_it_is_read(tmp_path: Path) -> None:
+    statement = (
+        "from infinipipe_executor.parallel.peers import peers_watched\n    with peers_watched(0, 'step 3'): [].pop()"
+    )
+
+    ended = fail(statement, tmp_path / "0" / "error.json")
+
+    sentence = "error: rank 0 failed: IndexError: pop from empty list, during step 3"
+    assert ended.stderr.endswith(sentence + "\n")
+    assert json.loads((tmp_path / "0" / "error.json").read_text())["message"]["message"] == sentence
 
 
 def test_a_rank_that_waited_for_a_silent_peer_in_vain_shows_where_it_waited() -> None:

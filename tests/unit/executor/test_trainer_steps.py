@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infinipipe_executor.agreement import difference
-from support_e2e.trainer_ranks import disagree, train, train_without_targets
+from support_e2e.trainer_ranks import disagree, train, train_until_it_diverges, train_without_targets
 from support_executor.groups import GroupPool
 
 pytestmark = pytest.mark.distributed
@@ -35,7 +35,7 @@ def test_the_planner_has_the_next_batch_before_a_step_runs(groups: GroupPool, tm
 def test_every_step_prints_one_line_and_reports_what_the_line_says(groups: GroupPool, tmp_path: Path) -> None:
     ((_, reports, lines),) = groups.run(1, train, tmp_path)
 
-    assert [line.split("  ")[0] for line in lines] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
+    assert [line.split("  ")[0] for line in lines] == ["step 0 of 4", "step 1 of 4", "step 2 of 4", "step 3 of 4"]
     for line, report in zip(lines, reports, strict=True):
         assert f"  loss {report.loss:.4f}  " in line
         assert report.actions[0].start_s == 0.0
@@ -52,8 +52,25 @@ def test_a_batch_without_any_target_changes_nothing_but_the_step(groups: GroupPo
     assert [message for level, message in log if level == "WARNING"] == [
         "step 0 skipped: none of its 41 tokens in 2 sequences has a target; the parameters stay as they are"
     ]
-    assert [message.split("  ")[0] for level, message in log if level == "INFO" and "loss" in message] == ["step 2/4"]
+    assert [message.split("  ")[0] for level, message in log if level == "INFO" and "loss" in message] == [
+        "step 1 of 4"
+    ]
     assert asked == [("submit", 0), ("fetch", 0), ("submit", 1), ("fetch", 1), ("report", 1)]
+
+
+@pytest.mark.parametrize(
+    ("where", "values"),
+    [("loss", r"loss nan, gradient norm nan"), ("gradients", r"loss \d+\.\d+, gradient norm inf")],
+)
+def test_a_step_that_is_not_finite_ends_the_run_before_the_update(
+    groups: GroupPool, tmp_path: Path, where: str, values: str
+) -> None:
+    ((error, is_same, updated_count),) = groups.run(1, train_until_it_diverges, tmp_path, where)
+
+    assert re.match(rf"DivergedError: step 0: training has diverged: {values}; no update was made in this step", error)
+    assert "[optimizer] learning_rate" in error
+    assert is_same
+    assert updated_count == 0
 
 
 @pytest.mark.parametrize(
