@@ -34,7 +34,7 @@ def test_creating_a_job_again_opens_its_next_generation() -> None:
         found = (await stub.GetJob(pb.GetJobRequest(job="a"))).job
         assert found == second.job
         assert (found.spec.context_tokens, found.spec.profile.name) == (99, PROFILE.name)
-        assert found.spec.options.policy == "paper"
+        assert found.spec.options.policy == "search"
         assert found.create_time == first.job.create_time
 
     with_service(FakeSolver(), scenario)
