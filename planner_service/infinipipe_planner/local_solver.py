@@ -6,11 +6,12 @@ A process and not a thread, because SCIP holds the interpreter while it runs and
 import asyncio
 import functools
 import multiprocessing
-import multiprocessing.connection
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
@@ -109,7 +110,7 @@ class LocalSolver:
             self._process, self._pipe = _start_process()
 
 
-def _start_process() -> tuple[multiprocessing.process.BaseProcess, "multiprocessing.connection.Connection"]:
+def _start_process() -> tuple[BaseProcess, Connection]:
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), name="solver", daemon=True)
@@ -118,7 +119,7 @@ def _start_process() -> tuple[multiprocessing.process.BaseProcess, "multiprocess
     return process, mine
 
 
-def _serve(pipe: "multiprocessing.connection.Connection") -> None:
+def _serve(pipe: Connection) -> None:
     """Body of the solver process, until the service is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the service decides
     try:
