@@ -58,7 +58,7 @@ def test_jobs_lists_every_job_with_its_generation_shape_and_steps(app: typer.Typ
     assert result.exit_code == 0, result.output
     header, row = result.stdout.splitlines()
     assert words(header)[:3] == ["job", "gen", "profile"]
-    assert words(row)[:9] == ["train", "1", "two-stages", "2", "x", "1", "4096", "paper", "1/3"]
+    assert words(row)[:9] == ["train", "1", "two-stages", "2", "x", "1", "4096", "search", "1/3"]
 
 
 def test_a_long_job_name_is_folded_and_never_cut(
