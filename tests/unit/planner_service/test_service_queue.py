@@ -10,6 +10,7 @@ import pytest
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_planner import fair_queue
+from infinipipe_planner.fair_queue import FairQueue, Ticket
 from infinipipe_planner.status import RETRY_PAUSE_KEY
 from support_service import CONFIG, FakeSolver, job_spec, plan_request, refused, submission, until, with_service
 
@@ -98,24 +99,39 @@ def test_a_job_with_too_many_unsolved_batches_is_put_off_and_the_other_jobs_are_
     with_service(FakeSolver(is_held=True), scenario, dataclasses.replace(CONFIG, max_batches_per_job=3))
 
 
-def test_clients_without_a_job_that_vanish_give_their_places_back() -> None:
+def test_clients_without_a_job_that_vanish_give_their_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
     solver = FakeSolver(is_held=True)
+    entered: list[Ticket] = []
+    left: list[Ticket] = []
+    enter, leave = FairQueue.enter, FairQueue.leave
+
+    def spy_enter(queue: FairQueue, job: str) -> Ticket:
+        entered.append(enter(queue, job))
+        return entered[-1]
+
+    def spy_leave(queue: FairQueue, ticket: Ticket) -> None:
+        left.append(ticket)
+        leave(queue, ticket)
+
+    monkeypatch.setattr(FairQueue, "enter", spy_enter)
+    monkeypatch.setattr(FairQueue, "leave", spy_leave)
 
     async def scenario(stub: Any) -> None:
         request = pb.SolvePlanRequest(profile=job_spec().profile, lengths_tokens=(3, 4))
         calls = [stub.SolvePlan(request) for _ in range(4)]
-        await until(lambda: len(solver.solved_steps) == 2)
+        await until(lambda: (len(entered), len(solver.solved_steps)) == (4, 2))
         code, sentence = await refused(stub.SolvePlan(request))
         assert code is RESOURCE_EXHAUSTED
         assert "4 batches of callers without a job are unsolved" in sentence
 
         for call in calls:
             call.cancel()
-        await until(lambda: len(solver.cancelled_steps) == 2)
+        await until(lambda: len(left) == 4)
         solver.let_go()
 
+        assert set(left) == set(entered)
+        assert solver.cancelled_steps == solver.solved_steps
         assert (await stub.SolvePlan(request)).plan.step == 0
-        assert len(solver.solved_steps) == 3, "the cancelled ones that waited were never solved"
 
     with_service(solver, scenario, dataclasses.replace(CONFIG, max_batches_per_job=4))
 
