@@ -1,5 +1,7 @@
 """The executor's side of the planning service: hand in lengths, take plans, report what was measured.
 
+A planner that is away, or whose queue is full, is asked again with growing pauses until the time of the call is up.
+
 Synchronous, for use by one thread of a process. The channel is opened by the first call and belongs to the process that
 opened it, so a data-loading worker that is forked later never touches it.
 
@@ -38,6 +40,9 @@ PROGRESS_INTERVAL_S = 5.0
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 2.0
 """Pauses between attempts to reach the planner double from the first to the largest."""
+
+RETRY_PAUSE_KEY = "grpc-retry-pushback-ms"
+"""Trailing metadata of a refusal that another attempt can cure: milliseconds to wait first (gRPC's A6)."""
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 2**20),
@@ -176,13 +181,23 @@ class PlanClient:
         """Make later calls be about a generation that another rank opened."""
         self._job, self._generation = name, generation
 
-    def submit_batch(self, step: int, lengths_tokens: Sequence[int], target_token_count: int | None = None) -> int:
+    def submit_batch(
+        self,
+        step: int,
+        lengths_tokens: Sequence[int],
+        target_token_count: int | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> int:
         """Hand in the lengths of a step's batch; the plan is made in the background.
 
         Args:
             step: Training step, from 0.
             lengths_tokens: Length of every sequence of the batch.
             target_token_count: Tokens with a target; None means every token but the last of each sequence.
+            timeout_s: Seconds to wait for a planner that is away or busy; None means as long as for every call.
+            on_wait: Called every few seconds of waiting with the seconds waited so far.
 
         Returns:
             Batches that the planner solves before this one.
@@ -198,7 +213,8 @@ class PlanClient:
             lengths_tokens=lengths_tokens,
             target_token_count=target_token_count,
         )
-        response: pb.SubmitBatchResponse = self._call("SubmitBatch", request, self._call_timeout_s, BatchRefusedError)
+        timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
+        response: pb.SubmitBatchResponse = self._call("SubmitBatch", request, timeout_s, BatchRefusedError, on_wait)
         return response.queue_position
 
     def fetch_plan(
@@ -283,10 +299,10 @@ class PlanClient:
         refusal: type[PlannerRefusedError],
         on_wait: Callable[[float], None] | None = None,
     ) -> Any:  # noqa: ANN401  # each caller names its response
-        """Call until an answer comes or the time is up; only an unreachable planner is worth another attempt."""
+        """Call until an answer comes or the time is up; a planner that is away or busy is worth another attempt."""
         waiting = _Waiting(timeout_s, on_wait)
         pause_s = FIRST_PAUSE_S
-        unreachable = ""
+        trouble = ""
         while True:
             stub = planner_service_pb2_grpc.PlannerServiceStub(self._channel())  # type: ignore[no-untyped-call]  # generated
             left_s = waiting.left_s
@@ -294,21 +310,32 @@ class PlanClient:
                 return _result(getattr(stub, method).future(request, timeout=left_s), waiting)
             except grpc.RpcError as error:
                 code, sentence = error.code(), error.details() or ""
+                asked_pause_s = _asked_pause_s(error)
             if code is grpc.StatusCode.UNAVAILABLE:
-                unreachable = sentence
+                trouble = (
+                    f"no planner at {self.address} after {timeout_s:g} s: "
+                    f"is `infinipipe serve` running there? ({sentence})"
+                )
+            elif asked_pause_s is not None:
+                trouble = f"the planner at {self.address} is too busy for {method} after {timeout_s:g} s: {sentence}"
             elif code is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise refusal(sentence or f"the planner at {self.address} answered {method} with {code.name}")
-            elif not unreachable or left_s > MAX_PAUSE_S:
+            elif not trouble or left_s > MAX_PAUSE_S:
                 raise PlannerUnavailableError(
                     f"the planner at {self.address} did not answer {method} within {timeout_s:g} s"
                 )
             if waiting.left_s <= 0:
-                raise PlannerUnavailableError(
-                    f"no planner at {self.address} after {timeout_s:g} s: "
-                    f"is `infinipipe serve` running there? ({unreachable})"
-                )
-            waiting.sleep(pause_s)
+                raise PlannerUnavailableError(trouble)
+            waiting.sleep(max(pause_s, asked_pause_s or 0.0))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+
+def _asked_pause_s(error: Any) -> float | None:  # noqa: ANN401  # grpc's errors are calls, which its types do not say
+    """Return the seconds that the planner asks to wait before another attempt; None when it asks for none."""
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return None
+    pauses_ms = [int(value) for key, value in error.trailing_metadata() or () if key == RETRY_PAUSE_KEY]
+    return pauses_ms[0] / 1000 if pauses_ms else None
 
 
 class _Waiting:

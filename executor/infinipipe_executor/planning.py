@@ -18,7 +18,7 @@ from infinipipe_contract.validate import validate
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PeerLostError, PlanError
-from infinipipe_executor.plan_client import PlanClient, PlannerUnavailableError, RankReport
+from infinipipe_executor.plan_client import PlanClient, PlannerRefusedError, PlannerUnavailableError, RankReport
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +42,21 @@ class Planning:
     def submit(self, step: int, batch: Batch) -> None:
         """Hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
 
+        A planner that is away or whose queue is full is waited for.
+
         Raises:
             PlannerUnavailableError: If no planner answers in time.
             BatchRefusedError: If the planner refuses the lengths.
         """
-        if self._rank == 0:
-            self._client.submit_batch(step, batch.lengths_tokens, batch.target_token_count)
+        if self._rank != 0:
+            return
+
+        def tell(waited_s: float) -> None:
+            logger.info("rank 0 waits %.0f s for the planner to take the batch of step %d", waited_s, step)
+
+        self._client.submit_batch(
+            step, batch.lengths_tokens, batch.target_token_count, timeout_s=self._wait_timeout_s, on_wait=tell
+        )
 
     def fetch(self, step: int, batch: Batch) -> tuple[ExecutionPlan, float]:
         """Take the plan of a step and check it against the batch and the cluster.
@@ -78,10 +87,10 @@ class Planning:
         return plan, time.monotonic() - started_s
 
     def report(self, step: int, report: RankReport) -> None:
-        """Hand in what this rank measured; a planner that is away costs the report, not the training."""
+        """Hand in what this rank measured; a planner that is away or refuses costs the report, not the training."""
         try:
             self._client.report_step(step, report)
-        except PlannerUnavailableError as error:
+        except (PlannerUnavailableError, PlannerRefusedError) as error:
             logger.warning("step %d: nothing reported: %s", step, error)
 
 

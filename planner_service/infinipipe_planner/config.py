@@ -2,8 +2,10 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from infinipipe_planner.errors import PlannerError
+from infinipipe_planner.store_file import MEMORY
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
@@ -20,6 +22,12 @@ SHUTDOWN_GRACE_S = 10.0
 MAX_DEFAULT_WORKERS = 8
 """Solvers started by default at most: a sweep has about pp_size + 4 candidates."""
 
+MAX_BATCHES = 512
+"""Batches of all jobs that may wait for the solvers."""
+
+MAX_BATCHES_PER_JOB = 32
+"""Batches of one job that may wait for the solvers; a job that trains has two at a time."""
+
 
 class InvalidAddressError(PlannerError):
     """An address that cannot be read, or that this machine cannot listen on."""
@@ -31,13 +39,21 @@ class ServerConfig:
 
     Attributes:
         listen: HOST:PORT; port 0 takes a free one.
-        num_workers: Solver processes, at least 1.
+        num_workers: Solver processes of Ray; 0 solves in one process without Ray.
+        store: SQLite file of jobs, plans and reports; by default nothing outlives the service.
+        ray_address: Ray cluster to use; None starts an instance of its own.
+        max_batches: Batches of all jobs that may wait.
+        max_batches_per_job: Batches of one job that may wait.
         min_ping_interval_s: Shortest keepalive interval that clients may use.
         grace_s: Seconds that calls in flight get to finish on shutdown.
     """
 
     listen: str = DEFAULT_ADDRESS
     num_workers: int = 1
+    store: str = MEMORY
+    ray_address: str | None = None
+    max_batches: int = MAX_BATCHES
+    max_batches_per_job: int = MAX_BATCHES_PER_JOB
     min_ping_interval_s: float = MIN_CLIENT_PING_INTERVAL_S
     grace_s: float = SHUTDOWN_GRACE_S
 
@@ -61,3 +77,19 @@ def parse_address(address: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
         raise InvalidAddressError(f"address {address!r}: the port must be a number from 0 to 65535")
     return bare_host, int(port)
+
+
+def default_store(listen: str) -> str:
+    """Return the store of a service that listens on an address: a file of the user named after it.
+
+    Clients find a service again by its address, so what it keeps goes by the address, too, and two services on one
+    machine never share a file. A port that is free by chance is not found again: such a service keeps nothing.
+
+    Raises:
+        InvalidAddressError: If the address is not HOST:PORT.
+    """
+    host, port = parse_address(listen)
+    if port == 0:
+        return MEMORY
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return str(state / "infinipipe" / f"planner-{host.replace(':', '_')}-{port}.sqlite")

@@ -1,26 +1,47 @@
-"""What the service remembers: jobs, their newest generation, its steps with plans and reports.
+"""What the service remembers: jobs, their newest generation, its steps with batches, plans, failures and reports.
 
-Held in memory and touched from one event loop only. Plans and reports are kept encoded: as bytes they are an order of
-magnitude smaller than as objects, and a store on disk would hold the same.
+Kept in one SQLite file (see ``store_file.py``), or in memory, and touched from one event loop only. Plans and reports
+are kept encoded.
 
     JobStoreError                     anything below
       JobNotFoundError                no job of that name
       GenerationError                 the caller's generation is not the newest
       BatchChangedError               a step was submitted again with another batch
-      StepForgottenError              the step is older than the newest KEPT_STEPS
+      StepForgottenError              the step is older than the steps that are kept
       StepNotPlannedError             a report for a step that has no plan
+    StoreError                        the file itself is in trouble (``store_file.py``)
 """
 
-import itertools
-from dataclasses import dataclass, field
+import array
+import dataclasses
+import functools
+import json
+import sqlite3
+from typing import Any
 
+from infinipipe_contract.codec import profile_from_json, profile_to_json
 from infinipipe_contract.plan import SolveOutcome
-from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import PlannerError
+from infinipipe_planner.job_records import (
+    Batch,
+    FailedStep,
+    JobSpec,
+    PlanFigures,
+    PlannedStep,
+    StoredJob,
+    StoredPlan,
+    StoredReport,
+    StoredStep,
+    UnfinishedStep,
+)
 from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.store_file import MEMORY, StoreFile
 
 KEPT_STEPS = 1_000
 """Steps kept per job: a plan of 512 sequences takes about 0.1 MB, so a job stays in the order of 100 MB."""
+
+KEPT_BYTES = 4 * 2**30
+"""Bytes kept of all jobs together; beyond it the steps that were submitted first are forgotten."""
 
 
 class JobStoreError(PlannerError):
@@ -47,113 +68,44 @@ class StepNotPlannedError(JobStoreError):
     """A report came for a step that has no plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """What a job trains with: cost model, way of planning and longest sequence in tokens."""
+_STEP = """
+SELECT steps.step, digest, sequence_count, token_count, status_name, sentence,
+  chunk_count, pipeline_count, slice_count, makespan_s, bubble_ratio, solve_s, outcome,
+  (SELECT max(step_s) FROM reports WHERE reports.step_id = steps.id)
+FROM steps LEFT JOIN plans ON plans.step_id = steps.id LEFT JOIN failures ON failures.step_id = steps.id
+WHERE job_serial = ?"""
 
-    profile: Profile
-    options: PlanOptions
-    context_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What identifies one step's batch and what is told about it.
-
-    Attributes:
-        digest: Hash of lengths and target count; equal batches have equal digests.
-        sequence_count: Sequences of the batch.
-        token_count: Tokens of the batch.
-    """
-
-    digest: str
-    sequence_count: int
-    token_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A step's plan, encoded, with the figures that lists show."""
-
-    encoded_plan: bytes
-    chunk_count: int
-    pipeline_count: int
-    slice_count: int
-    makespan_s: float
-    bubble_ratio: float
-    solve_s: float
-    outcome: SolveOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class FailedStep:
-    """Why a step has no plan: the gRPC status by name and the sentence that every waiter gets."""
-
-    status_name: str
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoredReport:
-    """What one rank measured: its step time, and the whole report encoded."""
-
-    step_s: float
-    encoded_report: bytes
-
-
-@dataclass(slots=True)
-class StoredStep:
-    """A submitted step; ``result`` is None while it is being planned."""
-
-    step: int
-    batch: Batch
-    result: PlannedStep | FailedStep | None = None
-    reports: dict[int, StoredReport] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class StoredJob:
-    """A job in its newest generation.
-
-    Attributes:
-        name: Unique name.
-        serial: Tells apart two jobs that had the same name one after the other.
-        spec: What the newest generation trains with.
-        generation: Newest generation, from 1.
-        created_unix_s: When the job was created, in seconds since the epoch.
-        steps: Kept steps by number.
-        submitted_step_count: Steps submitted in this generation, the forgotten ones too.
-        planned_step_count: Steps planned in this generation, the forgotten ones too.
-        forgotten_through: Newest step that is no longer kept; -1 when all are.
-    """
-
-    name: str
-    serial: int
-    spec: JobSpec
-    generation: int
-    created_unix_s: float
-    steps: dict[int, StoredStep] = field(default_factory=dict)
-    submitted_step_count: int = 0
-    planned_step_count: int = 0
-    forgotten_through: int = -1
+_STEP_ID = "(SELECT id FROM steps WHERE job_serial = ? AND step = ?)"
 
 
 class JobStore:
-    """Jobs by name."""
+    """Jobs by name.
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, StoredJob] = {}
-        self._serials = itertools.count(1)
+    Args:
+        path: SQLite file; by default nothing outlives the store.
+
+    Raises:
+        StoreError: If the file cannot be opened. Every method raises it when the file cannot be read or written.
+    """
+
+    def __init__(self, path: str = MEMORY) -> None:
+        self._file = StoreFile(path)
+
+    def close(self) -> None:
+        """Close the file. Safe to call twice."""
+        self._file.close()
 
     def open_generation(self, name: str, spec: JobSpec, created_unix_s: float) -> StoredJob:
         """Create the job, or open its next generation, which starts without steps."""
-        known = self._jobs.get(name)
-        if known is None:
-            job = StoredJob(name, next(self._serials), spec, 1, created_unix_s)
-        else:
-            job = StoredJob(name, known.serial, spec, known.generation + 1, known.created_unix_s)
-        self._jobs[name] = job
-        return job
+        with self._file.writing() as connection:
+            connection.execute("DELETE FROM steps WHERE job_serial = (SELECT serial FROM jobs WHERE name = ?)", (name,))
+            connection.execute(
+                """INSERT INTO jobs (name, spec, generation, created_unix_s) VALUES (?, ?, 1, ?)
+                ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, generation = generation + 1,
+                submitted_step_count = 0, planned_step_count = 0, forgotten_through = -1""",
+                (name, _write_spec(spec), created_unix_s),
+            )
+        return self.find_job(name)
 
     def find_job(self, name: str) -> StoredJob:
         """Return the job.
@@ -161,14 +113,34 @@ class JobStore:
         Raises:
             JobNotFoundError: If there is none of that name.
         """
-        job = self._jobs.get(name)
-        if job is None:
+        rows = self._file.read("SELECT * FROM jobs WHERE name = ?", (name,))
+        if not rows:
             raise JobNotFoundError(f"there is no job {name!r}")
-        return job
+        return _read_job(rows[0])
 
     def list_jobs(self) -> list[StoredJob]:
         """Return all jobs by name."""
-        return [self._jobs[name] for name in sorted(self._jobs)]
+        return [_read_job(row) for row in self._file.read("SELECT * FROM jobs ORDER BY name")]
+
+    def list_steps(self, name: str) -> list[StoredStep]:
+        """Return the kept steps of a job in their order.
+
+        Raises:
+            JobNotFoundError: If there is no such job.
+        """
+        return [_read_step(row) for row in self._file.read(f"{_STEP} ORDER BY step", (self.find_job(name).serial,))]
+
+    def list_unfinished(self) -> list[UnfinishedStep]:
+        """Return the steps of all jobs that wait for their plan, in the order of their submission."""
+        rows = self._file.read(
+            """SELECT name, step, digest, lengths_tokens, target_token_count
+            FROM steps JOIN jobs ON serial = job_serial
+            WHERE id NOT IN (SELECT step_id FROM plans) AND id NOT IN (SELECT step_id FROM failures) ORDER BY id"""
+        )
+        return [
+            UnfinishedStep(self.find_job(name), step, Batch(digest, tuple(array.array("q", lengths)), target_count))
+            for name, step, digest, lengths, target_count in rows
+        ]
 
     def delete_job(self, name: str) -> None:
         """Forget a job and all it holds.
@@ -176,8 +148,9 @@ class JobStore:
         Raises:
             JobNotFoundError: If there is none of that name.
         """
-        self.find_job(name)
-        del self._jobs[name]
+        serial = self.find_job(name).serial
+        with self._file.writing() as connection:
+            connection.execute("DELETE FROM jobs WHERE serial = ?", (serial,))
 
     def find_generation(self, name: str, generation: int) -> StoredJob:
         """Return the job if the generation is its newest.
@@ -208,7 +181,23 @@ class JobStore:
             raise StepForgottenError(
                 f"job {name!r}: step {step} is no longer kept, only the newest {KEPT_STEPS} steps are"
             )
-        return job.steps.get(step)
+        rows = self._file.read(f"{_STEP} AND step = ?", (job.serial, step))
+        return _read_step(rows[0]) if rows else None
+
+    def load_plan(self, name: str, generation: int, step: int) -> StoredPlan:
+        """Return the plan of a planned step, with the reports about it.
+
+        Raises:
+            JobNotFoundError: If there is no such job.
+            GenerationError: If the generation is not the newest.
+            StepNotPlannedError: If the step has no plan.
+        """
+        key = (self.find_generation(name, generation).serial, step)
+        plans = self._file.read(f"SELECT encoded_plan FROM plans WHERE step_id = {_STEP_ID}", key)
+        if not plans:
+            raise StepNotPlannedError(f"job {name!r}, generation {generation}: step {step} has no plan")
+        reports = self._file.read(f"SELECT encoded_report FROM reports WHERE step_id = {_STEP_ID} ORDER BY rank", key)
+        return StoredPlan(plans[0][0], tuple(report for (report,) in reports))
 
     def add_step(self, name: str, generation: int, step: int, batch: Batch) -> bool:
         """Remember a submitted batch.
@@ -223,28 +212,63 @@ class JobStore:
             BatchChangedError: If the step was submitted with another batch.
         """
         known = self.find_step(name, generation, step)
+        count, tokens = len(batch.lengths_tokens), sum(batch.lengths_tokens)
         if known is not None:
-            if known.batch != batch:
+            if known.digest != batch.digest:
                 raise BatchChangedError(
                     f"job {name!r}, generation {generation}: step {step} was submitted with another batch "
-                    f"({known.batch.sequence_count} sequences, {known.batch.token_count} tokens; "
-                    f"now {batch.sequence_count} and {batch.token_count})"
+                    f"({known.sequence_count} sequences, {known.token_count} tokens; now {count} and {tokens})"
                 )
             return False
-        job = self.find_job(name)
-        job.steps[step] = StoredStep(step, batch)
-        job.submitted_step_count += 1
-        if len(job.steps) > KEPT_STEPS:
-            job.forgotten_through = min(job.steps)
-            del job.steps[job.forgotten_through]
+        serial = self.find_job(name).serial
+        lengths = array.array("q", batch.lengths_tokens).tobytes()
+        with self._file.writing() as connection:
+            connection.execute(
+                """INSERT INTO steps (job_serial, step, digest, sequence_count, token_count, target_token_count,
+                lengths_tokens) VALUES (?, ?, ?, ?, ?, ?, ?)""",
+                (serial, step, batch.digest, count, tokens, batch.target_token_count, lengths),
+            )
+            connection.execute(
+                "UPDATE jobs SET submitted_step_count = submitted_step_count + 1 WHERE serial = ?", (serial,)
+            )
+            self._forget_old_steps(connection, serial)
         return True
 
     def finish_step(self, name: str, generation: int, step: int, result: PlannedStep | FailedStep) -> None:
         """Keep how planning a step ended; what was forgotten meanwhile stays forgotten."""
-        job = self._jobs.get(name)
-        if job is not None and job.generation == generation and step in job.steps:
-            job.steps[step].result = result
-            job.planned_step_count += isinstance(result, PlannedStep)
+        with self._file.writing() as connection:
+            row = connection.execute(
+                "SELECT id, serial FROM steps JOIN jobs ON serial = job_serial WHERE name = ? AND generation = ? "
+                "AND step = ?",
+                (name, generation, step),
+            ).fetchone()
+            if row is None:
+                return
+            step_id, serial = row
+            if isinstance(result, FailedStep):
+                connection.execute(
+                    "INSERT INTO failures VALUES (?, ?, ?)", (step_id, result.status_name, result.sentence)
+                )
+                return
+            figures = result.figures
+            connection.execute(
+                "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    step_id,
+                    figures.chunk_count,
+                    figures.pipeline_count,
+                    figures.slice_count,
+                    figures.makespan_s,
+                    figures.bubble_ratio,
+                    figures.solve_s,
+                    figures.outcome.name,
+                    result.encoded_plan,
+                ),
+            )
+            connection.execute(
+                "UPDATE jobs SET planned_step_count = planned_step_count + 1 WHERE serial = ?", (serial,)
+            )
+            self._forget_bytes(connection)
 
     def add_report(self, name: str, generation: int, step: int, rank: int, report: StoredReport) -> None:
         """Keep what a rank measured; a second report of the same rank replaces the first.
@@ -256,6 +280,69 @@ class JobStore:
             StepNotPlannedError: If the step has no plan.
         """
         stored = self.find_step(name, generation, step)
-        if stored is None or not isinstance(stored.result, PlannedStep):
+        if stored is None or not isinstance(stored.result, PlanFigures):
             raise StepNotPlannedError(f"job {name!r}, generation {generation}: step {step} has no plan to report about")
-        stored.reports[rank] = report
+        with self._file.writing() as connection:
+            connection.execute(
+                f"INSERT OR REPLACE INTO reports VALUES ({_STEP_ID}, ?, ?, ?)",
+                (self.find_job(name).serial, step, rank, report.step_s, report.encoded_report),
+            )
+            self._forget_bytes(connection)
+
+    def _forget_old_steps(self, connection: sqlite3.Connection, serial: int) -> None:
+        """Keep the newest steps of a job only."""
+        oldest_kept = connection.execute(
+            "SELECT step FROM steps WHERE job_serial = ? ORDER BY step DESC LIMIT 1 OFFSET ?", (serial, KEPT_STEPS)
+        ).fetchone()
+        if oldest_kept is not None:
+            _forget_through(connection, serial, oldest_kept[0])
+
+    def _forget_bytes(self, connection: sqlite3.Connection) -> None:
+        """Forget finished steps of whatever job, those that were submitted first, until the rest is small enough."""
+        while self._file.used_bytes() > KEPT_BYTES:
+            oldest = connection.execute(
+                "SELECT job_serial, step FROM steps WHERE id IN (SELECT step_id FROM plans UNION ALL "
+                "SELECT step_id FROM failures) ORDER BY id LIMIT 1"
+            ).fetchone()
+            if oldest is None:
+                return
+            _forget_through(connection, *oldest)
+
+
+def _forget_through(connection: sqlite3.Connection, serial: int, step: int) -> None:
+    connection.execute("DELETE FROM steps WHERE job_serial = ? AND step <= ?", (serial, step))
+    connection.execute("UPDATE jobs SET forgotten_through = max(forgotten_through, ?) WHERE serial = ?", (step, serial))
+
+
+def _write_spec(spec: JobSpec) -> str:
+    return json.dumps(
+        {
+            "profile": profile_to_json(spec.profile),
+            "options": dataclasses.asdict(spec.options),
+            "context_tokens": spec.context_tokens,
+        }
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _read_spec(text: str) -> JobSpec:
+    fields = json.loads(text)
+    return JobSpec(profile_from_json(fields["profile"]), PlanOptions(**fields["options"]), fields["context_tokens"])
+
+
+def _read_job(row: Any) -> StoredJob:  # noqa: ANN401  # a row of the database
+    serial, name, spec, *rest = row
+    return StoredJob(serial, name, _read_spec(spec), *rest)
+
+
+def _read_step(row: Any) -> StoredStep:  # noqa: ANN401  # a row of the database
+    step, digest, sequence_count, token_count, status_name, sentence, *figures, measured_s = row
+    result: PlanFigures | FailedStep | None = None
+    if status_name is not None:
+        result = FailedStep(status_name, sentence)
+    elif figures[0] is not None:
+        chunk_count, pipeline_count, slice_count, makespan_s, bubble_ratio, solve_s, outcome = figures
+        result = PlanFigures(
+            chunk_count, pipeline_count, slice_count, makespan_s, bubble_ratio, solve_s, SolveOutcome[outcome]
+        )
+    return StoredStep(step, digest, sequence_count, token_count, result, measured_s or 0.0)

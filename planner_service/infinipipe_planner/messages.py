@@ -12,7 +12,17 @@ from infinipipe.planner.v1 import plan_pb2, planner_service_pb2, profile_pb2
 from infinipipe_contract.codec import OUTCOME_TO_PROTO, plan_to_proto, profile_from_proto, profile_to_proto
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
-from infinipipe_planner.job_store import Batch, FailedStep, JobSpec, PlannedStep, StoredJob, StoredReport, StoredStep
+from infinipipe_planner.job_records import (
+    Batch,
+    FailedStep,
+    JobSpec,
+    PlanFigures,
+    PlannedStep,
+    StoredJob,
+    StoredPlan,
+    StoredReport,
+    StoredStep,
+)
 from infinipipe_planner.options import PlanOptions, check_options
 from infinipipe_planner.status import InvalidRequestError
 
@@ -105,9 +115,9 @@ def read_target_token_count(request: planner_service_pb2.SubmitBatchRequest, tok
 
 
 def describe_batch(lengths_tokens: Sequence[int], target_token_count: int | None) -> Batch:
-    """Sum up a batch and give it the digest that tells it from another one."""
+    """Give a batch the digest that tells it from another one."""
     content = array.array("q", lengths_tokens).tobytes() + str(target_token_count).encode()
-    return Batch(hashlib.sha256(content).hexdigest(), len(lengths_tokens), sum(lengths_tokens))
+    return Batch(hashlib.sha256(content).hexdigest(), tuple(lengths_tokens), target_token_count)
 
 
 def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
@@ -132,8 +142,7 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
 
 def encode_plan(plan: ExecutionPlan) -> PlannedStep:
     """Encode a plan for the store, with the figures that lists show."""
-    return PlannedStep(
-        encoded_plan=plan_to_proto(plan).SerializeToString(),
+    figures = PlanFigures(
         chunk_count=plan.chunk_count,
         pipeline_count=len(plan.pipelines),
         slice_count=plan.report.slice_count,
@@ -142,6 +151,7 @@ def encode_plan(plan: ExecutionPlan) -> PlannedStep:
         solve_s=plan.report.solve_s,
         outcome=plan.report.outcome,
     )
+    return PlannedStep(figures, plan_to_proto(plan).SerializeToString())
 
 
 def write_job(job: StoredJob) -> planner_service_pb2.Job:
@@ -169,14 +179,11 @@ def write_job(job: StoredJob) -> planner_service_pb2.Job:
     )
 
 
-def write_plan(planned: PlannedStep, stored: StoredStep) -> planner_service_pb2.GetPlanResponse:
-    """Write a plan and the reports about it, by rank."""
+def write_plan(stored: StoredPlan) -> planner_service_pb2.GetPlanResponse:
+    """Write a plan and the reports about it."""
     return planner_service_pb2.GetPlanResponse(
-        plan=plan_pb2.ExecutionPlan.FromString(planned.encoded_plan),
-        reports=[
-            planner_service_pb2.RankReport.FromString(stored.reports[rank].encoded_report)
-            for rank in sorted(stored.reports)
-        ],
+        plan=plan_pb2.ExecutionPlan.FromString(stored.encoded_plan),
+        reports=map(planner_service_pb2.RankReport.FromString, stored.encoded_reports),
     )
 
 
@@ -185,15 +192,15 @@ def write_summary(stored: StoredStep) -> planner_service_pb2.PlanSummary:
     summary = planner_service_pb2.PlanSummary(
         step=stored.step,
         state=planner_service_pb2.PLAN_STATE_PLANNING,
-        sequence_count=stored.batch.sequence_count,
-        token_count=stored.batch.token_count,
-        measured_s=max((report.step_s for report in stored.reports.values()), default=0.0),
+        sequence_count=stored.sequence_count,
+        token_count=stored.token_count,
+        measured_s=stored.measured_s,
     )
     result = stored.result
     if isinstance(result, FailedStep):
         summary.state = planner_service_pb2.PLAN_STATE_FAILED
         summary.failure = result.sentence
-    elif isinstance(result, PlannedStep):
+    elif isinstance(result, PlanFigures):
         summary.state = planner_service_pb2.PLAN_STATE_READY
         summary.chunk_count = result.chunk_count
         summary.pipeline_count = result.pipeline_count

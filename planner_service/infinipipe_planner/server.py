@@ -19,10 +19,14 @@ from grpc_reflection.v1alpha import reflection
 
 from infinipipe.planner.v1 import planner_service_pb2, planner_service_pb2_grpc
 from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, ServerConfig, parse_address
+from infinipipe_planner.errors import PlannerError
+from infinipipe_planner.fair_queue import FairQueue
 from infinipipe_planner.job_store import JobStore
+from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.servicer import PlannerServicer, Solver
 from infinipipe_planner.solver_pool import SolverPool
 from infinipipe_planner.status import StatusInterceptor
+from infinipipe_planner.store_file import MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +37,11 @@ SERVER_PING_INTERVAL_S = 60.0
 SERVER_PING_TIMEOUT_S = 20.0
 # Calls whose solve did not end in the grace are answered before the connection goes.
 LAST_ANSWERS_S = 1.0
+RAY_CONNECT_TIMEOUT_S = 5.0
+
+
+class SolversNotStartedError(PlannerError):
+    """The solver processes did not start; the message names the reason and a way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class PlannerServer:
     _server: grpc.aio.Server
     _servicer: PlannerServicer
     _health: Any
+    _store: JobStore
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those in flight finish for a while, answer the rest, close.
@@ -58,6 +68,7 @@ class PlannerServer:
         stopping = asyncio.create_task(self._server.stop(grace_s + LAST_ANSWERS_S))
         await self._servicer.drain(grace_s)
         await stopping
+        self._store.close()
 
 
 async def start_server(solver: Solver, config: ServerConfig) -> PlannerServer:
@@ -72,10 +83,14 @@ async def start_server(solver: Solver, config: ServerConfig) -> PlannerServer:
 
     Raises:
         InvalidAddressError: If the address cannot be listened on.
+        StoreError: If the store cannot be opened.
     """
     host, _ = parse_address(config.listen)
     server = grpc.aio.server(interceptors=[StatusInterceptor()], options=_options(config))
-    servicer = PlannerServicer(solver, JobStore())
+    store = JobStore(config.store)
+    # One batch more than solvers, so that the next is there before a solver runs dry.
+    queue = FairQueue(config.num_workers + 1, config.max_batches, config.max_batches_per_job)
+    servicer = PlannerServicer(solver, store, queue)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # not in the stubs
     planner_service_pb2_grpc.add_PlannerServiceServicer_to_server(  # type: ignore[no-untyped-call]  # generated
         servicer, server
@@ -86,10 +101,14 @@ async def start_server(solver: Solver, config: ServerConfig) -> PlannerServer:
     try:
         port = server.add_insecure_port(config.listen)
     except RuntimeError as error:
+        store.close()
         raise InvalidAddressError(f"cannot listen on {config.listen}: {error}") from None
+    resumed_count = servicer.resume()
+    if resumed_count:
+        logger.info("%d steps that were submitted before the start are planned now", resumed_count)
     await server.start()
     shown_host = f"[{host}]" if ":" in host else host
-    return PlannerServer(f"{shown_host}:{port}", server, servicer, health_servicer)
+    return PlannerServer(f"{shown_host}:{port}", server, servicer, health_servicer, store)
 
 
 def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
@@ -101,14 +120,18 @@ def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
 
     Raises:
         InvalidAddressError: If the address cannot be listened on.
+        StoreError: If the store cannot be opened.
+        SolversNotStartedError: If there are no solvers.
     """
     if not check_listenable(config.listen).is_loopback:
         logger.warning("other machines reach %s, without encryption and without authentication", config.listen)
+    JobStore(config.store).close()  # what is wrong with it is told before the solvers start
+    logger.info("jobs and plans are kept in %s", "memory only" if config.store == MEMORY else config.store)
     with _signals_as_exit():
         started_s = time.monotonic()
-        pool = _start_solvers(config.num_workers)
+        pool = _start_solvers(config)
         try:
-            logger.info("%d solvers started in %.1f s", config.num_workers, time.monotonic() - started_s)
+            logger.info("%s started in %.1f s", _describe_solvers(config), time.monotonic() - started_s)
             asyncio.run(_serve(pool, config, announce))
         finally:
             pool.close()
@@ -135,14 +158,40 @@ def check_listenable(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
         raise InvalidAddressError(f"cannot listen on {address}: {reason}") from None
 
 
-def _start_solvers(num_workers: int) -> SolverPool:
+def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
+    if config.ray_address is not None:
+        _check_ray_listens(config.ray_address)
     try:
-        return SolverPool.start(num_workers)
+        if config.num_workers == 0:
+            return LocalSolver.start()
+        return SolverPool.start(config.num_workers, ray_address=config.ray_address)
     except SystemExit:  # Ray takes SIGTERM for itself while it starts, with an exit code of its own
         raise SystemExit(128 + signal.SIGTERM) from None
+    except ModuleNotFoundError as error:
+        raise SolversNotStartedError(
+            f"the solvers need {error.name}, which is not installed; --workers 0 solves without Ray"
+        ) from None
+    except Exception as error:  # whatever Ray met, the operator gets one sentence
+        logger.debug("the solvers did not start", exc_info=error)
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise SolversNotStartedError(f"the solvers did not start: {reason}; --workers 0 solves without Ray") from None
 
 
-async def _serve(pool: SolverPool, config: ServerConfig, announce: Callable[[str], None]) -> None:
+def _check_ray_listens(address: str) -> None:
+    """Try to reach a Ray cluster: Ray itself tries for minutes before it says that nobody is there."""
+    try:
+        socket.create_connection(parse_address(address), RAY_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise SolversNotStartedError(f"no Ray cluster at {address}: {error.strerror or error}") from None
+
+
+def _describe_solvers(config: ServerConfig) -> str:
+    if config.num_workers == 0:
+        return "1 solver without Ray"
+    return "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
+
+
+async def _serve(pool: Solver, config: ServerConfig, announce: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     first_signal, second_signal = asyncio.Event(), asyncio.Event()
 
@@ -159,8 +208,7 @@ async def _serve(pool: SolverPool, config: ServerConfig, announce: Callable[[str
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     server = await start_server(pool, config)
-    workers = "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
-    announce(f"planner listening on {server.address} ({workers})")
+    announce(f"planner listening on {server.address} ({_describe_solvers(config)})")
     await first_signal.wait()
     stopping = asyncio.create_task(server.stop(config.grace_s))
     hurry = asyncio.create_task(second_signal.wait())

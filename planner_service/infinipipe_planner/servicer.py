@@ -1,8 +1,9 @@
 """The RPCs of the planning service.
 
 A submitted batch is solved by a task of its own; whoever asks for the plan waits on the job until the task has left a
-result in the store, the job is deleted or a new generation opens. Everything here runs on one event loop and nothing
-here computes for long: solving happens in the solver's processes, encoding in a thread.
+result in the store, the job is deleted or a new generation opens. Jobs take turns at the solver (``fair_queue.py``).
+Everything here runs on one event loop and nothing here computes for long: solving happens in the solver's processes,
+encoding in a thread. What the store holds is planned on after a restart (``resume``).
 """
 
 # ruff: noqa: ARG002, N802  # gRPC names the methods and passes a context to each
@@ -11,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
@@ -22,15 +24,24 @@ from infinipipe_contract.codec import plan_to_proto
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner import messages
-from infinipipe_planner.job_store import FailedStep, JobNotFoundError, JobSpec, JobStore, PlannedStep, StoredStep
+from infinipipe_planner.fair_queue import FairQueue, Ticket
+from infinipipe_planner.job_records import Batch, FailedStep, JobSpec, PlannedStep, StoredStep
+from infinipipe_planner.job_store import JobNotFoundError, JobStore
 from infinipipe_planner.lengths import check_lengths
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, answer_to
+from infinipipe_planner.store_file import StoreError
 
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 StepKey = tuple[str, int, int]
+
+NO_JOB = ""
+"""Whose turn it is when a batch without a job is solved; no job has this name."""
+
+STORE_RETRY_PAUSE_S = 1.0
+"""Seconds between attempts to keep a plan while the store cannot be written."""
 
 
 class Solver(Protocol):
@@ -70,20 +81,38 @@ class _Changes:
             self.announce(job)
 
 
+@dataclass(frozen=True, slots=True)
+class _Solving:
+    """A step that is being planned: the task that does it and its place in the queue."""
+
+    task: asyncio.Task[None]
+    ticket: Ticket
+
+
 class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
     """Answers the RPCs; ``planner_service.proto`` says what each promises.
 
     Args:
         solver: Plans batches.
         store: Holds jobs, plans and reports.
+        queue: Decides whose batch is solved next.
     """
 
-    def __init__(self, solver: Solver, store: JobStore) -> None:
+    def __init__(self, solver: Solver, store: JobStore, queue: FairQueue) -> None:
         self._solver = solver
         self._store = store
+        self._queue = queue
         self._changes = _Changes()
-        self._solving: dict[StepKey, asyncio.Task[None]] = {}
+        self._solving: dict[StepKey, _Solving] = {}
+        self._store_errors: dict[StepKey, StoreError] = {}
         self._is_closed = False
+
+    def resume(self) -> int:
+        """Plan the steps that were submitted to an earlier run of the service and not planned; returns their count."""
+        unfinished = self._store.list_unfinished()
+        for entry in unfinished:
+            self._begin((entry.job.name, entry.job.generation, entry.step), entry.job.spec, entry.batch)
+        return len(unfinished)
 
     async def CreateJob(self, request: pb.CreateJobRequest, context: Context) -> pb.CreateJobResponse:
         """Create a job or open its next generation."""
@@ -120,8 +149,10 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         target_token_count = messages.read_target_token_count(request, sum(lengths_tokens))
         batch = messages.describe_batch(lengths_tokens, target_token_count)
         key = (name, request.generation, step)
+        if self._store.find_step(name, request.generation, step) is None:
+            self._queue.require_room(name)
         if self._store.add_step(name, request.generation, step, batch):
-            self._solving[key] = asyncio.create_task(self._plan_step(key, spec, lengths_tokens, target_token_count))
+            self._begin(key, spec, batch)
             self._drop_forgotten(name, request.generation)
         return pb.SubmitBatchResponse(queue_position=self._queue_position(key))
 
@@ -131,13 +162,12 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         stored = await self._wait_for_result(name, request.generation, step)
         if isinstance(stored.result, FailedStep):
             raise AnsweredError(Answer(grpc.StatusCode[stored.result.status_name], stored.result.sentence))
-        assert isinstance(stored.result, PlannedStep)
-        return messages.write_plan(stored.result, stored)
+        return messages.write_plan(self._store.load_plan(name, request.generation, step))
 
     async def ListPlans(self, request: pb.ListPlansRequest, context: Context) -> pb.ListPlansResponse:
         """List the kept steps of a job."""
-        steps = self._store.find_job(messages.read_job_name(request.job)).steps
-        return pb.ListPlansResponse(plans=(messages.write_summary(steps[step]) for step in sorted(steps)))
+        steps = self._store.list_steps(messages.read_job_name(request.job))
+        return pb.ListPlansResponse(plans=map(messages.write_summary, steps))
 
     async def SolvePlan(self, request: pb.SolvePlanRequest, context: Context) -> pb.SolvePlanResponse:
         """Plan lengths without a job."""
@@ -145,9 +175,15 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         profile = messages.read_profile(request.HasField("profile"), request.profile)
         options = messages.read_options(request.options)
         check_lengths(request.lengths_tokens)
-        plan = await self._solver.solve(
-            tuple(request.lengths_tokens), profile, options, job="", generation=0, step=0, target_token_count=None
-        )
+        self._queue.require_room(NO_JOB)
+        ticket = self._queue.enter(NO_JOB)
+        try:
+            await ticket.turn.wait()
+            plan = await self._solver.solve(
+                tuple(request.lengths_tokens), profile, options, job="", generation=0, step=0, target_token_count=None
+            )
+        finally:
+            self._queue.leave(ticket)
         return pb.SolvePlanResponse(plan=await asyncio.to_thread(plan_to_proto, plan))
 
     async def ReportStep(self, request: pb.ReportStepRequest, context: Context) -> pb.ReportStepResponse:
@@ -166,39 +202,69 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         self._is_closed = True
         self._changes.announce_all()
         if self._solving:
-            await asyncio.wait(list(self._solving.values()), timeout=timeout_s)
-        for task in self._solving.values():
-            task.cancel()
+            await asyncio.wait([solving.task for solving in self._solving.values()], timeout=timeout_s)
+        for solving in self._solving.values():
+            solving.task.cancel()
         self._solving.clear()
         self._changes.announce_all()
 
-    async def _plan_step(
-        self, key: StepKey, spec: JobSpec, lengths_tokens: tuple[int, ...], target_token_count: int | None
-    ) -> None:
+    def _begin(self, key: StepKey, spec: JobSpec, batch: Batch) -> None:
+        """Let a task plan a step when the job's turn comes."""
+        ticket = self._queue.enter(key[0])
+        task = asyncio.create_task(self._plan_step(key, spec, batch, ticket))
+        task.add_done_callback(lambda _: self._queue.leave(ticket))  # also when it is dropped before it began
+        self._solving[key] = _Solving(task, ticket)
+
+    async def _plan_step(self, key: StepKey, spec: JobSpec, batch: Batch, ticket: Ticket) -> None:
         """Plan one step and leave the result, a plan or a failure, in the store."""
         name, generation, step = key
         result: PlannedStep | FailedStep
+        await ticket.turn.wait()
         try:
             plan = await self._solver.solve(
-                lengths_tokens,
+                batch.lengths_tokens,
                 spec.profile,
                 spec.options,
                 job=name,
                 generation=generation,
                 step=step,
-                target_token_count=target_token_count,
+                target_token_count=batch.target_token_count,
             )
             result = await asyncio.to_thread(messages.encode_plan, plan)
-            logger.info("job %s: step %d planned in %.2f s", name, step, result.solve_s)
+            logger.info("job %s: step %d planned in %.2f s", name, step, result.figures.solve_s)
         except Exception as error:  # a failed solve is a value: every waiter gets the same status
             answer = answer_to(error, f"planning step {step} of job {name!r}")
             result = FailedStep(answer.code.name, answer.sentence)
             logger.warning("job %s: step %d failed: %s", name, step, answer.sentence)
-        if self._solving.get(key) is not asyncio.current_task():
-            return  # dropped while it ended
-        del self._solving[key]
-        self._store.finish_step(name, generation, step, result)
+        self._queue.leave(ticket)
+        if self._is_current(key):
+            await self._keep(key, result)
+
+    async def _keep(self, key: StepKey, result: PlannedStep | FailedStep) -> None:
+        """Write a result to the store; while that fails, whoever asks is told why, and it is tried again."""
+        name = key[0]
+        try:
+            while True:
+                try:
+                    self._store.finish_step(*key, result)
+                except StoreError as error:
+                    if key not in self._store_errors:
+                        logger.error("job %s: step %d is solved and cannot be kept: %s", name, key[2], error)
+                    self._store_errors[key] = error
+                    self._changes.announce(name)
+                    await asyncio.sleep(STORE_RETRY_PAUSE_S)
+                else:
+                    break
+        finally:
+            self._store_errors.pop(key, None)
+            if self._is_current(key):
+                del self._solving[key]
         self._changes.announce(name)
+
+    def _is_current(self, key: StepKey) -> bool:
+        """Tell whether the running task still plans the step; the step may have been dropped while it ran."""
+        solving = self._solving.get(key)
+        return solving is not None and solving.task is asyncio.current_task()
 
     async def _wait_for_result(self, name: str, generation: int, step: int) -> StoredStep:
         """Wait until the step was submitted and planned, however it ended."""
@@ -209,6 +275,8 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
             stored = self._store.find_step(name, generation, step)
             if stored is not None and stored.result is not None:
                 return stored
+            if (name, generation, step) in self._store_errors:
+                raise self._store_errors[name, generation, step]
             if self._is_closed and (name, generation, step) not in self._solving:
                 raise ShuttingDownError("the planner is shutting down")
             await self._changes.next_of(name)
@@ -218,18 +286,19 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
             raise ShuttingDownError("the planner is shutting down and takes no more work")
 
     def _queue_position(self, key: StepKey) -> int:
-        """Count the batches ahead of a step; 0 for one that is planned already."""
-        return list(self._solving).index(key) if key in self._solving else 0
+        """Count the batches ahead of a step; 0 for one that is solved already."""
+        solving = self._solving.get(key)
+        return 0 if solving is None else self._queue.position(solving.ticket)
 
     def _drop_work(self, name: str) -> None:
         """Stop the solves of a job whose steps are forgotten, and wake its waiters."""
         for key in [key for key in self._solving if key[0] == name]:
-            self._solving.pop(key).cancel()
+            self._solving.pop(key).task.cancel()
         self._changes.announce(name)
 
     def _drop_forgotten(self, name: str, generation: int) -> None:
         """Stop the solve of a step that the store no longer keeps, and wake who waits for it."""
-        kept = self._store.find_job(name).steps
-        for key in [key for key in self._solving if key[:2] == (name, generation) and key[2] not in kept]:
-            self._solving.pop(key).cancel()
+        forgotten_through = self._store.find_job(name).forgotten_through
+        for key in [key for key in self._solving if key[:2] == (name, generation) and key[2] <= forgotten_through]:
+            self._solving.pop(key).task.cancel()
             self._changes.announce(name)

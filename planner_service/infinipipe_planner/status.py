@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from infinipipe_contract.errors import InvalidPlanError, InvalidProfileError
-from infinipipe_planner import errors, job_store
+from infinipipe_planner import errors, fair_queue, job_store, store_file
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +38,17 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (job_store.GenerationError, grpc.StatusCode.FAILED_PRECONDITION),
     (job_store.StepNotPlannedError, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.InfeasibleBatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (fair_queue.QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ShuttingDownError, grpc.StatusCode.UNAVAILABLE),
+    (store_file.StoreError, grpc.StatusCode.UNAVAILABLE),
     (errors.SolverLostError, grpc.StatusCode.INTERNAL),
     (InvalidPlanError, grpc.StatusCode.INTERNAL),
     (errors.PlannerError, grpc.StatusCode.INTERNAL),
 )
 
+
+RETRY_PAUSE_KEY = "grpc-retry-pushback-ms"
+"""Trailing metadata of RESOURCE_EXHAUSTED that another attempt can cure: milliseconds to wait first (gRPC's A6)."""
 
 MAX_SENTENCE_CHARACTERS = 2_000
 """A status travels in the trailers, which gRPC limits to 8 KiB; an error may quote a value of any length."""
@@ -110,7 +115,9 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  
                 raise
             except Exception as error:  # the boundary: nothing may reach the client as a traceback
                 reply = answer_to(error, method)
-                await context.abort(reply.code, reply.sentence)
+                pause_ms = str(int(fair_queue.RETRY_PAUSE_S * 1000))
+                trailer = ((RETRY_PAUSE_KEY, pause_ms),) if isinstance(error, fair_queue.QueueFullError) else ()
+                await context.abort(reply.code, reply.sentence, trailer)
 
         return grpc.unary_unary_rpc_method_handler(
             answer,

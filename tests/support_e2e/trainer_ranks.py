@@ -38,7 +38,9 @@ class LocalPlanner(PlanClient):
         self._profile = profile
         self._batches: dict[int, tuple[Sequence[int], int | None]] = {}
 
-    def submit_batch(self, step: int, lengths_tokens: Sequence[int], target_token_count: int | None = None) -> int:
+    def submit_batch(
+        self, step: int, lengths_tokens: Sequence[int], target_token_count: int | None = None, **_: Any
+    ) -> int:
         self.asked.append(("submit", step))
         self._batches[step] = (lengths_tokens, target_token_count)
         return 0

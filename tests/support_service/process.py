@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Self
 
-LINE = re.compile(r"planner listening on (?P<address>127\.0\.0\.1:\d+) \(2 solvers\)\n")
+LINE = re.compile(r"planner listening on (?P<address>127\.0\.0\.1:\d+) \((2 solvers|1 solver without Ray)\)\n")
+BASIC_OPTIONS = ("--listen", "127.0.0.1:0", "--workers", "2")
 START_TIMEOUT_S = 90.0
 COMMAND = (sys.executable, "-c", "from infinipipe_planner.cli import main; main()")
 RAY_DIRECTORY = re.compile(r"/tmp/infinipipe-ray-[^/\s]+")
@@ -19,13 +20,18 @@ RAY_DIRECTORY = re.compile(r"/tmp/infinipipe-ray-[^/\s]+")
 class ServiceProcess:
     """The service in a process group of its own, as a terminal would start it.
 
+    Args:
+        options: Further options of ``infinipipe serve``; the last of equal ones holds.
+        prelude: Python that its process runs first.
+
     Attributes:
         address: HOST:PORT that it printed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str, prelude: str = "") -> None:
+        interpreter, flag, program = COMMAND
         self._process = subprocess.Popen(
-            [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--workers", "2"],
+            [interpreter, flag, f"{prelude}\n{program}", "serve", *BASIC_OPTIONS, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

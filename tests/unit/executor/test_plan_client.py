@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -24,6 +25,7 @@ from infinipipe_executor.plan_client import (
     PlannerUnavailableError,
     RankReport,
 )
+from infinipipe_planner import status
 from infinipipe_planner.config import MAX_MESSAGE_BYTES, MIN_CLIENT_PING_INTERVAL_S, ServerConfig
 from infinipipe_planner.errors import InfeasibleBatchError
 from support_service import CONTEXT_TOKENS, PROFILE, BackgroundService, background_service, plan_of_one_chunk
@@ -225,3 +227,42 @@ def test_both_sides_allow_messages_of_the_same_size() -> None:
 
 def test_the_client_pings_less_often_than_the_planner_allows() -> None:
     assert dict(plan_client.CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] > MIN_CLIENT_PING_INTERVAL_S * 1000
+
+
+def test_a_full_queue_is_waited_for_as_long_as_the_planner_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ServerConfig(listen="127.0.0.1:0", grace_s=0.5, max_batches_per_job=1)
+    monkeypatch.setattr(plan_client, "PROGRESS_INTERVAL_S", 0.05)
+    waited_s: list[float] = []
+    with background_service(config, is_held=True) as service, PlanClient(service.address, call_timeout_s=20) as client:
+        client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS)
+        client.submit_batch(0, (5, 7))
+        started_s = time.monotonic()
+
+        def on_wait(seconds: float) -> None:
+            waited_s.append(seconds)
+            service.call(service.solver.let_go)
+
+        client.submit_batch(1, (5, 7), on_wait=on_wait)
+
+        assert time.monotonic() - started_s > 0.9, "the planner asked for a second"
+        assert client.fetch_plan(1, timeout_s=10).step == 1
+    assert waited_s
+
+
+def test_a_queue_that_stays_full_is_an_error_with_the_planners_sentence() -> None:
+    config = ServerConfig(listen="127.0.0.1:0", grace_s=0.5, max_batches_per_job=1)
+    with background_service(config, is_held=True) as service, PlanClient(service.address) as client:
+        client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS)
+        client.submit_batch(0, (5, 7))
+
+        with pytest.raises(PlannerUnavailableError) as caught:
+            client.submit_batch(1, (5, 7), timeout_s=0.5)
+
+    assert str(caught.value) == (
+        f"the planner at {service.address} is too busy for SubmitBatch after 0.5 s: "
+        "1 batches of job 'a' are unsolved, at most 1 may be; try again in 1 s"
+    )
+
+
+def test_both_sides_name_the_pause_alike() -> None:
+    assert plan_client.RETRY_PAUSE_KEY == status.RETRY_PAUSE_KEY

@@ -169,7 +169,7 @@ def test_a_negative_step_is_a_usage_error(app: typer.Typer) -> None:
     [
         (("--listen", "nowhere"), "error: address 'nowhere' is not HOST:PORT, for example 127.0.0.1:50051\n"),
         (("--listen", "127.0.0.1:99999"), "error: address '127.0.0.1:99999': the port must be a number"),
-        (("--workers", "0"), "--workers"),
+        (("--workers", "-1"), "--workers"),
     ],
 )
 def test_serve_refuses_settings_that_make_no_sense(app: typer.Typer, arguments: tuple[str, ...], sentence: str) -> None:

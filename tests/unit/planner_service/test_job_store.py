@@ -1,35 +1,46 @@
 """The store of jobs, steps, plans and reports."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from infinipipe_contract.plan import SolveOutcome
 from infinipipe_planner import job_store
-from infinipipe_planner.job_store import (
+from infinipipe_planner.job_records import (
     Batch,
-    BatchChangedError,
     FailedStep,
+    JobSpec,
+    PlanFigures,
+    PlannedStep,
+    StoredPlan,
+    StoredReport,
+)
+from infinipipe_planner.job_store import (
+    BatchChangedError,
     GenerationError,
     JobNotFoundError,
-    JobSpec,
     JobStore,
-    PlannedStep,
     StepForgottenError,
     StepNotPlannedError,
-    StoredReport,
 )
 from infinipipe_planner.options import PlanOptions
 from support_service import PROFILE
 
 SPEC = JobSpec(PROFILE, PlanOptions(), 4_096)
-BATCH = Batch("digest", 2, 12)
-PLANNED = PlannedStep(b"plan", 3, 1, 2, 1.5, 0.1, 0.2, SolveOutcome.OPTIMAL)
+BATCH = Batch("digest", (5, 7), 6)
+PLANNED = PlannedStep(PlanFigures(3, 1, 2, 1.5, 0.1, 0.2, SolveOutcome.OPTIMAL), b"plan")
 
 
 @pytest.fixture
-def store() -> JobStore:
+def store() -> Iterator[JobStore]:
     made = JobStore()
     made.open_generation("a", SPEC, 100.0)
-    return made
+    yield made
+    made.close()
+
+
+def steps_of(store: JobStore, name: str = "a") -> list[int]:
+    return [stored.step for stored in store.list_steps(name)]
 
 
 def test_a_new_generation_starts_without_steps_and_keeps_the_creation_time(store: JobStore) -> None:
@@ -37,7 +48,8 @@ def test_a_new_generation_starts_without_steps_and_keeps_the_creation_time(store
 
     job = store.open_generation("a", SPEC, 200.0)
 
-    assert (job.generation, job.created_unix_s, job.steps) == (2, 100.0, {})
+    assert (job.generation, job.created_unix_s, job.submitted_step_count) == (2, 100.0, 0)
+    assert steps_of(store) == []
 
 
 def test_old_and_future_generations_are_refused_with_both_numbers(store: JobStore) -> None:
@@ -53,7 +65,7 @@ def test_the_same_batch_may_be_added_twice_and_another_one_not(store: JobStore) 
     assert store.add_step("a", 1, 0, BATCH)
     assert not store.add_step("a", 1, 0, BATCH)
     with pytest.raises(BatchChangedError, match=r"step 0 was submitted with another batch .2 sequences, 12 tokens"):
-        store.add_step("a", 1, 0, Batch("other", 3, 13))
+        store.add_step("a", 1, 0, Batch("other", (5, 7, 1)))
 
 
 def test_only_the_newest_steps_are_kept_and_older_ones_are_known_to_be_gone(
@@ -64,7 +76,7 @@ def test_only_the_newest_steps_are_kept_and_older_ones_are_known_to_be_gone(
     for step in (5, 6, 8, 7):
         store.add_step("a", 1, step, BATCH)
 
-    assert sorted(store.find_job("a").steps) == [6, 7, 8]
+    assert steps_of(store) == [6, 7, 8]
     assert store.find_job("a").submitted_step_count == 4
     with pytest.raises(StepForgottenError, match="step 5 is no longer kept, only the newest 3 steps are"):
         store.find_step("a", 1, 5)
@@ -107,7 +119,9 @@ def test_a_report_needs_a_plan_and_a_second_one_of_the_same_rank_replaces_the_fi
     store.add_report("a", 1, 0, 0, StoredReport(1.0, b"first"))
     store.add_report("a", 1, 0, 0, StoredReport(2.0, b"second"))
 
-    assert store.find_job("a").steps[0].reports == {0: StoredReport(2.0, b"second")}
+    assert store.load_plan("a", 1, 0) == StoredPlan(b"plan", (b"second",))
+    (stored,) = store.list_steps("a")
+    assert (stored.result, stored.measured_s) == (PLANNED.figures, 2.0)
 
 
 def test_a_deleted_job_is_gone_and_its_name_is_another_job_afterwards(store: JobStore) -> None:

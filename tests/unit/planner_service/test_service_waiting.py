@@ -12,7 +12,8 @@ from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_planner import job_store
 from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError
-from infinipipe_planner.job_store import JobStore, StoredStep
+from infinipipe_planner.job_records import StoredStep
+from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.server import start_server
 from support_service import CONFIG, FakeSolver, job_spec, plan_request, refused, submission, until, with_service
 

@@ -1,0 +1,83 @@
+"""The queue in front of the solvers: turns, limits, places."""
+
+import pytest
+
+from infinipipe_planner.fair_queue import FairQueue, QueueFullError, Ticket
+
+
+def order_of(queue: FairQueue, tickets: list[Ticket]) -> list[str]:
+    """Solve one batch after the other; return whose they were."""
+    order = []
+    while tickets:
+        (ticket,) = [ticket for ticket in tickets if ticket.turn.is_set()]
+        order.append(ticket.job)
+        tickets.remove(ticket)
+        queue.leave(ticket)
+    return order
+
+
+def test_jobs_take_turns_however_many_batches_one_of_them_has() -> None:
+    queue = FairQueue(1, 100, 100)
+    tickets = [queue.enter(job) for job in "aaaaabbc"]
+
+    assert "".join(order_of(queue, tickets)) == "aabcabaa"
+
+
+def test_a_place_is_the_number_of_batches_that_are_solved_before() -> None:
+    queue = FairQueue(1, 100, 100)
+    tickets = [queue.enter(job) for job in "aaabbcaab"]
+    places = {ticket: queue.position(ticket) for ticket in tickets}
+
+    solved: list[Ticket] = []
+    while len(solved) < len(tickets):
+        (ticket,) = [ticket for ticket in tickets if ticket.turn.is_set() and ticket not in solved]
+        solved.append(ticket)
+        queue.leave(ticket)
+
+    assert [places[ticket] for ticket in solved] == list(range(len(tickets)))
+
+
+def test_as_many_batches_as_there_are_slots_are_solved_at_once() -> None:
+    queue = FairQueue(3, 100, 100)
+    tickets = [queue.enter("a") for _ in range(5)]
+
+    assert [ticket.turn.is_set() for ticket in tickets] == [True, True, True, False, False]
+    queue.leave(tickets[1])
+    assert tickets[3].turn.is_set()
+    assert not tickets[4].turn.is_set()
+
+
+def test_a_batch_that_leaves_while_it_waits_is_never_given_a_turn() -> None:
+    queue = FairQueue(1, 100, 100)
+    running, dropped, last = (queue.enter(job) for job in "abb")
+
+    for _ in range(2):
+        queue.leave(dropped)
+    queue.leave(running)
+
+    assert (dropped.turn.is_set(), last.turn.is_set()) == (False, True)
+
+
+def test_leaving_twice_frees_one_slot_only() -> None:
+    queue = FairQueue(1, 100, 100)
+    tickets = [queue.enter("a") for _ in range(3)]
+
+    for _ in range(2):
+        queue.leave(tickets[0])
+
+    assert [ticket.turn.is_set() for ticket in tickets] == [True, True, False]
+
+
+def test_a_full_queue_names_whose_limit_is_reached_and_what_it_is() -> None:
+    queue = FairQueue(1, max_batches=3, max_batches_per_job=2)
+    first = queue.enter("a")
+    queue.enter("a")
+
+    with pytest.raises(QueueFullError, match=r"2 batches of job 'a' are unsolved, at most 2 may be; try again in 1 s"):
+        queue.require_room("a")
+    queue.require_room("b")
+    queue.enter("b")
+    with pytest.raises(QueueFullError, match=r"3 batches of all jobs are unsolved, at most 3 may be"):
+        queue.require_room("b")
+    queue.leave(first)
+    queue.require_room("b")

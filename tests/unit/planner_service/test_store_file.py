@@ -1,0 +1,224 @@
+"""The store on disk: what comes back after a restart, what is refused, and what a full disk leaves behind."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infinipipe_contract.plan import SolveOutcome
+from infinipipe_planner import job_store
+from infinipipe_planner.job_records import (
+    Batch,
+    FailedStep,
+    JobSpec,
+    PlanFigures,
+    PlannedStep,
+    StoredPlan,
+    StoredReport,
+    UnfinishedStep,
+)
+from infinipipe_planner.job_store import JobStore, StepForgottenError
+from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.store_file import APPLICATION_ID, SCHEMA_VERSION, StoreError
+from support_service import PROFILE
+
+SPEC = JobSpec(PROFILE, PlanOptions(max_slice_count=3, gap_ratio=0.125), 4_096)
+BATCH = Batch("digest", (5, 7, 2**40), 6)
+FIGURES = PlanFigures(3, 1, 2, 1.5, 0.1, 0.2, SolveOutcome.BEST_FOUND)
+PLANNED = PlannedStep(FIGURES, b"plan")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "state" / "planner.sqlite")
+
+
+@pytest.fixture
+def store(path: str) -> Iterator[JobStore]:
+    made = JobStore(path)
+    yield made
+    made.close()
+
+
+def is_whole(path: str) -> bool:
+    connection = sqlite3.connect(path)
+    try:
+        return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
+    finally:
+        connection.close()
+
+
+def test_everything_that_was_written_is_there_when_the_file_is_opened_again(store: JobStore, path: str) -> None:
+    store.open_generation("a", SPEC, 100.0)
+    job = store.open_generation("a", SPEC, 200.0)
+    for step in range(3):
+        store.add_step("a", 2, step, BATCH)
+    store.finish_step("a", 2, 0, PLANNED)
+    store.finish_step("a", 2, 1, FailedStep("INTERNAL", "no"))
+    store.add_report("a", 2, 0, 3, StoredReport(2.5, b"report"))
+    before = (store.list_jobs(), store.list_steps("a"), store.list_unfinished())
+    store.close()
+
+    again = JobStore(path)
+
+    assert (again.list_jobs(), again.list_steps("a"), again.list_unfinished()) == before
+    assert again.find_job("a").spec == SPEC
+    assert again.load_plan("a", 2, 0) == StoredPlan(b"plan", (b"report",))
+    assert [stored.result for stored in again.list_steps("a")] == [FIGURES, FailedStep("INTERNAL", "no"), None]
+    (unfinished,) = again.list_unfinished()
+    assert unfinished == UnfinishedStep(again.find_job("a"), 2, BATCH)
+    assert (job.generation, job.created_unix_s) == (2, 100.0)
+    again.close()
+
+
+def test_a_deleted_job_takes_all_it_held_with_it(store: JobStore, path: str) -> None:
+    store.open_generation("a", SPEC, 100.0)
+    store.add_step("a", 1, 0, BATCH)
+    store.finish_step("a", 1, 0, PLANNED)
+    store.add_report("a", 1, 0, 0, StoredReport(1.0, b"report"))
+
+    store.delete_job("a")
+    store.close()
+
+    connection = sqlite3.connect(path)
+    tables = ("jobs", "steps", "plans", "failures", "reports")
+    assert [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables] == [0] * 5
+    connection.close()
+
+
+def test_beyond_the_bytes_the_steps_that_were_submitted_first_are_forgotten_and_unfinished_ones_stay(
+    store: JobStore, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_store, "KEPT_BYTES", 400_000)
+    large = PlannedStep(FIGURES, bytes(100_000))
+    for name in ("a", "b"):
+        store.open_generation(name, SPEC, 100.0)
+    store.add_step("b", 1, 0, BATCH)
+    for step in range(6):
+        store.add_step("a", 1, step, BATCH)
+        store.finish_step("a", 1, step, large)
+
+    kept = [stored.step for stored in store.list_steps("a")]
+
+    assert kept == [3, 4, 5]
+    assert [unfinished.job.name for unfinished in store.list_unfinished()] == ["b"]
+    with pytest.raises(StepForgottenError):
+        store.find_step("a", 1, 2)
+    store.close()
+    assert Path(path).stat().st_size < 700_000
+
+
+def test_a_store_of_a_newer_planner_is_refused_in_one_sentence_and_left_as_it_is(store: JobStore, path: str) -> None:
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    before = Path(path).read_bytes()
+
+    with pytest.raises(StoreError) as caught:
+        JobStore(path)
+
+    assert str(caught.value) == (
+        f"the store {path} was written by a newer planner (schema {SCHEMA_VERSION + 1}, this one knows "
+        f"{SCHEMA_VERSION}): start that planner, or name another file with --store"
+    )
+    assert Path(path).read_bytes() == before
+
+
+def test_the_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE jobs (x)")
+    connection.close()
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError, match=r"other\.sqlite is not a planner's store but the database of another program"):
+        JobStore(str(path))
+
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, " * 100)
+
+    with pytest.raises(StoreError, match=r"cannot open the store .*notes\.txt: file is not a database"):
+        JobStore(str(path))
+
+    assert path.read_text() == "not a database, " * 100
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_the_path_and_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match=r"cannot open the store .*/file/planner\.sqlite: "):
+        JobStore(str(tmp_path / "file" / "planner.sqlite"))
+
+
+def test_a_file_that_another_planner_uses_is_refused_until_it_ends(
+    store: JobStore, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infinipipe_planner.store_file.LOCK_TIMEOUT_S", 0.05)
+
+    with pytest.raises(StoreError, match="another planner uses it"):
+        JobStore(path)
+
+    store.close()
+    JobStore(path).close()
+
+
+def test_a_full_disk_is_a_clear_error_and_what_was_there_stays_whole(
+    store: JobStore, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.open_generation("a", SPEC, 100.0)
+    for step in (0, 1):
+        store.add_step("a", 1, step, BATCH)
+    store.finish_step("a", 1, 0, PLANNED)
+    store.close()
+    connect = sqlite3.connect
+
+    def connect_to_full_disk(*args: object, **options: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]  # passed on
+        connection.execute("PRAGMA max_page_count = 20")
+        return connection
+
+    with monkeypatch.context() as full:
+        full.setattr(sqlite3, "connect", connect_to_full_disk)
+        store = JobStore(path)
+        with pytest.raises(StoreError, match=r"cannot write the store .*planner\.sqlite: database or disk is full"):
+            store.finish_step("a", 1, 1, PlannedStep(FIGURES, bytes(100_000)))
+        assert store.load_plan("a", 1, 0).encoded_plan == b"plan"
+        store.close()
+
+    assert is_whole(path)
+    again = JobStore(path)
+    assert [stored.result for stored in again.list_steps("a")] == [FIGURES, None]
+    assert again.find_job("a").planned_step_count == 1
+    again.finish_step("a", 1, 1, PlannedStep(FIGURES, bytes(100_000)))
+    again.close()
+
+
+def test_a_file_that_is_damaged_inside_is_an_error_and_not_a_crash(store: JobStore, path: str) -> None:
+    store.open_generation("a", SPEC, 100.0)
+    store.add_step("a", 1, 0, BATCH)
+    store.finish_step("a", 1, 0, PlannedStep(FIGURES, bytes(100_000)))
+    store.close()
+    content = bytearray(Path(path).read_bytes())
+    content[4096 * 2 :] = b"\xff" * (len(content) - 4096 * 2)
+    Path(path).write_bytes(content)
+
+    again = JobStore(path)
+    with pytest.raises(StoreError, match=r"cannot read the store .*malformed"):
+        again.list_steps("a")
+    again.close()
+
+
+def test_a_new_file_is_marked_as_a_planners(store: JobStore, path: str) -> None:
+    store.close()
+    connection = sqlite3.connect(path)
+
+    marks = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+
+    connection.close()
+    assert marks == [APPLICATION_ID, SCHEMA_VERSION]
