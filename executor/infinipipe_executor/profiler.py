@@ -28,6 +28,7 @@ from infinipipe_contract.plan import (
     plan_digest,
 )
 from infinipipe_contract.profile import Cluster, ComputeCost, MemoryCost, ModelShape, Profile, check_profile
+from infinipipe_contract.stages import divide_layers
 from infinipipe_executor.config import ClusterConfig
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.fit import Fit, PassSample, fit_compute_cost
@@ -175,6 +176,8 @@ def _time_probes(
     probes: list[list[Chunk]], model: ModelConfig, mesh: Mesh, runner: StepRunner
 ) -> tuple[list[float], list[float]]:
     """Run every probe and return seconds per chunk, forward and backward, of the slowest rank."""
+    # The cost model is of a stage with its even share of the layers.
+    share = divide_layers(model.layers, mesh.pp_size)[mesh.pp_rank] * mesh.pp_size / model.layers
     medians: list[float] = []
     for number, chunks in enumerate(probes, start=1):
         logger.info("measuring this machine: probe %d of %d", number, len(probes))
@@ -184,7 +187,7 @@ def _time_probes(
             spans = runner.run(plan, batch).spans
             runs.append({(span.kind, span.chunk_id): span.end_s - span.start_s for span in spans})
         medians += [
-            statistics.median(run[kind, ChunkId(0, index)] for run in runs[1:])
+            statistics.median(run[kind, ChunkId(0, index)] for run in runs[1:]) / share
             for index in range(len(chunks))
             for kind in ActionKind
         ]

@@ -305,7 +305,7 @@ def _chunk_in_flight(pipeline: Pipeline, chunk_id: ChunkId, profile: Profile, st
     costs, tokens = CostModel(profile), pipeline.chunks[chunk_id.chunk_index].token_count
     keeps_kv = chunk_id.chunk_index in kept_chunks(pipeline.chunks)
     layers = max(a.recompute_layer_count for a in pipeline.stages[stage_index] if a.chunk_index == chunk_id.chunk_index)
-    is_full = layers >= profile.layers_per_stage
+    is_full = layers >= profile.stage_layers[stage_index]
     return ChunkInFlight(
         chunk_id=chunk_id,
         token_count=tokens,

@@ -12,9 +12,13 @@ class CostModel:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self.stage_layers = profile.stage_layers
+        # The equations are of a stage with its even share of the layers; 1 where layers divide evenly.
+        even_layers = profile.model.layers / profile.cluster.pp_size
+        self.stage_shares = tuple(layers / even_layers for layers in self.stage_layers)
 
     def compute_s(self, cost: ComputeCost, chunk: Chunk) -> float:
-        """Computation of one pass (Eq. 1).
+        """Computation of one pass over a stage with its even share of the layers (Eq. 1).
 
         Only a slice with context has a start token, so one sum serves the slice with context and the others.
         """
@@ -27,7 +31,7 @@ class CostModel:
         return share + cost.beta1 / self.profile.cluster.pp_size
 
     def all2all_s(self, tokens: float) -> float:
-        """All-to-all of one pass over one stage (Eq. 3); none where one rank holds all heads."""
+        """All-to-all of one pass over a stage with its even share (Eq. 3); none where one rank holds all heads."""
         profile, model = self.profile, self.profile.model
         if profile.cluster.sp_size == 1:
             return 0.0
@@ -38,21 +42,23 @@ class CostModel:
 
     def forward_s(self, chunk: Chunk, stage_index: int) -> float:
         """Forward pass (Eq. 4); ZeRO-3's parameter gather runs beside it, the longer of the two counts."""
-        compute_s = self.compute_s(self.profile.forward, chunk)
-        return max(compute_s, self.profile.param_gather_s[stage_index]) + self.all2all_s(chunk.token_count)
+        share = self.stage_shares[stage_index]
+        compute_s = share * self.compute_s(self.profile.forward, chunk)
+        return max(compute_s, self.profile.param_gather_s[stage_index]) + share * self.all2all_s(chunk.token_count)
 
     def backward_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
         """Backward pass with its recompute (Eqs. 4 and 11); parameters are gathered and gradients reduced beside it."""
-        compute_s = self.compute_s(self.profile.backward, chunk)
+        share = self.stage_shares[stage_index]
+        compute_s = share * self.compute_s(self.profile.backward, chunk)
         gather_s = 2 * self.profile.param_gather_s[stage_index]
-        base_s = max(compute_s, gather_s) + self.all2all_s(chunk.token_count)
+        base_s = max(compute_s, gather_s) + share * self.all2all_s(chunk.token_count)
         return base_s + self.recompute_s(chunk, stage_index, recompute_layer_count)
 
     def recompute_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
         """Recompute of some layers of a stage (Eq. 11)."""
         if not recompute_layer_count:
             return 0.0
-        return recompute_layer_count / self.profile.layers_per_stage * self.forward_s(chunk, stage_index)
+        return recompute_layer_count / self.stage_layers[stage_index] * self.forward_s(chunk, stage_index)
 
     def transfer_s(self, tokens: float) -> float:
         """Message of a chunk's activations, or of their gradients, to a neighbouring stage (Eq. 2)."""
@@ -72,6 +78,7 @@ class CostModel:
         per_token = memory.token_bytes / profile.device_count
         if keeps_kv:
             per_token += 2 * model.dtype_bytes * model.layers * model.kv_dim / profile.device_count
+        per_token *= self.stage_shares[stage_index]
         if stage_index == profile.cluster.pp_size - 1:
             per_token += memory.logits_bytes / profile.cluster.sp_size
         return per_token * tokens

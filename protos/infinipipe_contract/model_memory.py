@@ -7,6 +7,8 @@ same formulas for models that nobody has run yet.
 import math
 from dataclasses import dataclass
 
+from infinipipe_contract.stages import divide_layers
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
@@ -112,7 +114,8 @@ def parameter_count(shape: DecoderShape, pp_size: int = 1, stage_index: int = 0)
 
     A head that is the embedding is held by both stages where they are two. One stage holds the whole model.
     """
-    return shape.layers // pp_size * shape.layer_parameter_count + _outer_parameter_count(shape, pp_size, stage_index)
+    layers = divide_layers(shape.layers, pp_size)[stage_index]
+    return layers * shape.layer_parameter_count + _outer_parameter_count(shape, pp_size, stage_index)
 
 
 def model_state_bytes(shape: DecoderShape, pp_size: int, sp_size: int, stage_index: int, param_bytes: int = 4) -> float:
@@ -137,7 +140,7 @@ def gathered_bytes(shape: DecoderShape, pp_size: int, stage_index: int, dtype_by
     What lies outside the layers stays gathered throughout a pass; of the layers, the one at work and the next one are
     gathered, and the gradients of one wait to be reduced.
     """
-    held_layers = min(2, shape.layers // pp_size) + 1
+    held_layers = min(2, divide_layers(shape.layers, pp_size)[stage_index]) + 1
     outer = _outer_parameter_count(shape, pp_size, stage_index)
     return dtype_bytes * (outer + held_layers * shape.layer_parameter_count)
 

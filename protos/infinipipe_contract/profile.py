@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from infinipipe_contract.errors import InvalidProfileError
+from infinipipe_contract.stages import divide_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,9 @@ class Profile:
         return self.cluster.pp_size * self.cluster.sp_size
 
     @property
-    def layers_per_stage(self) -> int:
-        """Layers of one stage; ``check_profile`` guarantees that stages are equal."""
-        return self.model.layers // self.cluster.pp_size
+    def stage_layers(self) -> tuple[int, ...]:
+        """Layers of every stage."""
+        return divide_layers(self.model.layers, self.cluster.pp_size)
 
     @property
     def usable_memory_bytes(self) -> float:
@@ -180,10 +181,10 @@ def check_profile(profile: Profile) -> None:
     ):
         _require(whole >= 1, key, whole, "at least 1")
     _require(
-        model.layers % cluster.pp_size == 0,
+        model.layers >= cluster.pp_size,
         "model.layers",
         model.layers,
-        f"a multiple of cluster.pp_size, which is {cluster.pp_size}",
+        f"at least cluster.pp_size, which is {cluster.pp_size}",
     )
     for key, entries in (
         ("param_gather_s", profile.param_gather_s),

@@ -115,7 +115,7 @@ def estimate_plan(pipelines: Sequence[Pipeline], profile: Profile) -> Estimate:
 
 
 class _PricedChunk(NamedTuple):
-    """What a chunk costs on any stage: both computations and the all-to-all in seconds, and what memory depends on."""
+    """What a chunk costs on an even stage: computations and all-to-all in seconds, and what memory depends on."""
 
     chunk_id: ChunkId
     forward_compute_s: float
@@ -153,18 +153,19 @@ def _price_stage(
     pipelines: Sequence[Pipeline], priced: Sequence[Sequence[_PricedChunk]], stage_index: int, costs: CostModel
 ) -> list[_Pass]:
     """Join the actions of one stage over all pipelines and price each."""
-    gather_s, layers_per_stage = costs.profile.param_gather_s[stage_index], costs.profile.layers_per_stage
+    gather_s, stage_layers = costs.profile.param_gather_s[stage_index], costs.stage_layers[stage_index]
+    share = costs.stage_shares[stage_index]
     passes = []
     for pipeline, chunks in zip(pipelines, priced, strict=True):
         actions = pipeline.stages[stage_index]
         layer_counts = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
         for kind, chunk_index, _ in actions:
             chunk, layers = chunks[chunk_index], layer_counts.get(chunk_index, 0)
-            cost_s = max(chunk.forward_compute_s, gather_s) + chunk.all2all_s
+            cost_s = max(share * chunk.forward_compute_s, gather_s) + share * chunk.all2all_s
             recompute_s = 0.0
             if kind is ActionKind.BACKWARD:
-                recompute_s = layers / layers_per_stage * cost_s
-                cost_s = max(chunk.backward_compute_s, 2 * gather_s) + chunk.all2all_s + recompute_s
+                recompute_s = layers / stage_layers * cost_s
+                cost_s = max(share * chunk.backward_compute_s, 2 * gather_s) + share * chunk.all2all_s + recompute_s
             held_bytes = costs.activation_bytes(
                 chunk.token_count, stage_index, keeps_kv=chunk.keeps_kv, recompute_layer_count=layers
             )

@@ -73,12 +73,11 @@ def _broken_shape(plan: ExecutionPlan, lengths_tokens: Sequence[int], profile: P
         yield f"estimate or report holds a number that is not finite: {numbers}"
     if not plan.pipelines:
         yield "the plan has no pipeline"
-    layer_limit = profile.layers_per_stage
     for pipeline_index, pipeline in enumerate(plan.pipelines):
         where = f"pipeline {pipeline_index}"
         if len(pipeline.stages) != profile.cluster.pp_size:
             yield f"{where}: {len(pipeline.stages)} stages planned, the profile has {profile.cluster.pp_size}"
-        for stage_index, actions in enumerate(pipeline.stages):
+        for stage_index, (actions, layer_limit) in enumerate(zip(pipeline.stages, profile.stage_layers, strict=False)):
             for action in actions:
                 if not 0 <= action.chunk_index < len(pipeline.chunks):
                     yield f"{where}, stage {stage_index}: chunk {action.chunk_index} does not exist"

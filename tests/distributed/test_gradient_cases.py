@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from infinipipe_contract.plan import Chunk
+from infinipipe_contract.stages import divide_layers
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.model.config import ModelConfig
 from support_executor.closeness import relative_error
@@ -196,3 +197,16 @@ def test_bf16_stays_near_fp32_over_many_slices(groups: GroupPool) -> None:
     for name, gradient in gradients_of(exact).items():
         error = torch.linalg.vector_norm(gradients_of(rounded)[name] - gradient) / torch.linalg.vector_norm(gradient)
         assert error <= 3e-2, name
+
+
+@pytest.mark.parametrize(("layers", "pp_size", "sp_size"), [(5, 2, 2), (3, 2, 1), (6, 4, 1), (5, 4, 2)])
+def test_layers_that_do_not_divide_by_the_stages_are_all_there(
+    groups: GroupPool, layers: int, pp_size: int, sp_size: int
+) -> None:
+    config = dataclasses.replace(TINY, layers=layers)
+    batch = make_batch([30, 9, 4])
+    chunks = [*map(chunk, cut(0, 18, 12)), whole((1, 9), (2, 4))]
+    layer_counts = divide_layers(layers, pp_size)
+    plan = make_plan([chunks], pp_size, batch, lambda stage, index: (stage + index) % (layer_counts[stage] + 1))
+
+    prove(groups, plan, batch, sp_size, config)

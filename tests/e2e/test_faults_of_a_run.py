@@ -75,7 +75,7 @@ def test_a_number_of_ranks_that_does_not_fit_the_configuration_is_named(tmp_path
     ("pp_size", "sp_size", "message"),
     [
         (1, 4, "6 query heads cannot be divided among sp_size 4 ranks; sp_size may be 1, 2, 3, 6"),
-        (3, 1, "4 layers cannot be divided among pp_size 3 stages; pp_size may be 1, 2, 4"),
+        (5, 1, "4 layers cannot be divided among pp_size 5 stages; pp_size may be 1 to 4"),
     ],
 )
 def test_a_layout_that_the_model_does_not_allow_lists_those_that_it_does(

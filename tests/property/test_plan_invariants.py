@@ -31,7 +31,7 @@ def costs_of_compute() -> st.SearchStrategy[ComputeCost]:
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
     pp_size = draw(st.integers(1, 5))
-    layers, hidden = pp_size * draw(st.integers(1, 6)), draw(st.sampled_from([16, 64]))
+    layers, hidden = draw(st.integers(pp_size, 6 * pp_size)), draw(st.sampled_from([16, 64]))
     per_stage = st.tuples(*[st.floats(0, 0.01)] * pp_size)
     profile = Profile(
         name="drawn",

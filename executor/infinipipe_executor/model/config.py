@@ -86,10 +86,10 @@ def check_layout(config: ModelConfig, pp_size: int, sp_size: int) -> None:
     Raises:
         LayoutError: Lists the sizes that work.
     """
-    if pp_size < 1 or config.layers % pp_size:
+    if not 1 <= pp_size <= config.layers:
         raise LayoutError(
             f"{config.layers} layers cannot be divided among pp_size {pp_size} stages; "
-            f"pp_size may be {_divisors(config.layers)}"
+            f"pp_size may be 1 to {config.layers}"
         )
     if sp_size < 1 or config.heads % sp_size:
         raise LayoutError(

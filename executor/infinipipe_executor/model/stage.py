@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from infinipipe_contract.stages import divide_layers
 from infinipipe_executor.data.batch import IGNORE_TARGET
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.mesh import Mesh
@@ -44,10 +45,11 @@ class Stage(nn.Module):
         self.config = config
         self.dtype = dtype
         is_first, is_last = stage_index == 0, stage_index == pp_size - 1
-        layer_count = config.layers // pp_size
+        stage_layers = divide_layers(config.layers, pp_size)
+        first_layer = sum(stage_layers[:stage_index])
         self.embedding = nn.Embedding(config.vocab, config.hidden) if is_first else None
         self.layers = nn.ModuleDict(
-            {str(stage_index * layer_count + index): Layer(config, index) for index in range(layer_count)}
+            {str(first_layer + index): Layer(config, index) for index in range(stage_layers[stage_index])}
         )
         self.norm = RmsNorm(config.hidden, config.norm_eps) if is_last else None
         self.head = nn.Linear(config.hidden, config.vocab, bias=False) if is_last else None

@@ -139,8 +139,8 @@ def layout_problem(shape: DecoderShape, hardware: Hardware, pp_size: int, sp_siz
             f"pp_size {pp_size} x sp_size {sp_size} is {pp_size * sp_size} devices, the cluster has "
             f"{hardware.device_count} (there are no replicas of the pipeline: all devices belong to one)"
         )
-    if shape.layers % pp_size:
-        return f"{shape.layers} layers cannot be divided among pp_size {pp_size} stages"
+    if shape.layers < pp_size:
+        return f"{shape.layers} layers are fewer than pp_size {pp_size} stages"
     if shape.heads % sp_size:
         return f"{shape.heads} query heads cannot be divided among sp_size {sp_size} ranks"
     per_node = hardware.devices_per_node

@@ -88,7 +88,7 @@ def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str)
     layouts = legal_layouts(shape, hardware)
     if not layouts:
         fail(
-            f"no layout: stages times ranks must be all {hardware.device_count} devices, stages divide the "
+            f"no layout: stages times ranks must be all {hardware.device_count} devices, stages are at most the "
             f"{shape.layers} layers, ranks divide the {shape.heads} query heads and fill or divide nodes of "
             f"{hardware.devices_per_node} devices"
         )
@@ -115,8 +115,8 @@ def _format_text(name: str, results: Sequence[LayoutResult], hardware: Hardware,
     ]
     usable = format_bytes(hardware.device.memory_bytes * USABLE_MEMORY_RATIO)
     closing = (
-        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), there are no replicas; pp "
-        f"divides the layers, sp the query heads. {describe_rates(hardware)}"
+        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), there are no replicas; sp "
+        f"divides the query heads. {describe_rates(hardware)}"
     )
     parts = [
         textwrap.fill(title, width),

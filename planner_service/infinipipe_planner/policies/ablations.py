@@ -76,7 +76,7 @@ class FullRecomputeSpec(PaperSpec):
 
     def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:  # noqa: ARG002  # no solver runs
         """Chunk as the paper does, recompute everything; see ``CandidateSpec``."""
-        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, profile.layers_per_stage)
+        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, min(profile.stage_layers))
 
 
 def _build_fixed(chains: Sequence[ChunkChain], profile: Profile, layer_count: int) -> Candidate:

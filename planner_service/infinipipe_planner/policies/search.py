@@ -140,7 +140,7 @@ class _Trials:
         if problem.find_shortage() is not None:
             self._shortage = describe_shortage(problem, profile)
             return
-        mean_layer_s = max(map(mean, prices.forward_s)) / profile.layers_per_stage
+        mean_layer_s = max(map(mean, prices.forward_s)) / max(self._costs.stage_layers)
         least_s = schedule.makespan_s + least_cost(problem) * mean_layer_s
         if self._best is not None and (self._solves_left <= 0 or least_s >= self._best_s):
             return  # the solver would find no cheaper recompute than this

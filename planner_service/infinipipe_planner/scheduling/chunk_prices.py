@@ -35,15 +35,21 @@ def price_chunks(chains: Sequence[ChunkChain], costs: CostModel) -> ChunkPrices:
     all2all_s = [costs.all2all_s(count) for count in tokens]
     forward_s = [costs.compute_s(profile.forward, chunk) for chunk in chunks]
     backward_s = [costs.compute_s(profile.backward, chunk) for chunk in chunks]
-    stages = range(profile.cluster.pp_size)
+    stages, shares = range(profile.cluster.pp_size), costs.stage_shares
     per_token = [[costs.full_activation_bytes(1, stage, keeps_kv=kept) for kept in (False, True)] for stage in stages]
     return ChunkPrices(
         forward_s=tuple(
-            tuple(max(s, profile.param_gather_s[stage]) + a for s, a in zip(forward_s, all2all_s, strict=True))
+            tuple(
+                max(shares[stage] * s, profile.param_gather_s[stage]) + shares[stage] * a
+                for s, a in zip(forward_s, all2all_s, strict=True)
+            )
             for stage in stages
         ),
         backward_s=tuple(
-            tuple(max(s, 2 * profile.param_gather_s[stage]) + a for s, a in zip(backward_s, all2all_s, strict=True))
+            tuple(
+                max(shares[stage] * s, 2 * profile.param_gather_s[stage]) + shares[stage] * a
+                for s, a in zip(backward_s, all2all_s, strict=True)
+            )
             for stage in stages
         ),
         held_bytes=tuple(

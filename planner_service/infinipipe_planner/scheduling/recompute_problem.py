@@ -63,7 +63,7 @@ class RecomputeProblem:
     Attributes:
         weights: Cost of one layer on every diagonal; all 1 in the paper. One for each of the chunks + stages - 1
             variables (Eq. 15).
-        layer_limit: Layers of a stage, the upper bound of every variable.
+        layer_limit: Layers of the smallest stage, the upper bound of every variable, as a diagonal crosses all stages.
         constraints: One a window, but for those that fit without recompute and can only shrink.
     """
 
@@ -131,7 +131,7 @@ def build_recompute_problem(
             }
             constraints.append(WindowConstraint(stage_index, full_bytes, saved_bytes, free_bytes))
     variable_count = len(order.chunks) + pp_size - 1
-    return RecomputeProblem(tuple(weights or (1.0,) * variable_count), profile.layers_per_stage, tuple(constraints))
+    return RecomputeProblem(tuple(weights or (1.0,) * variable_count), min(costs.stage_layers), tuple(constraints))
 
 
 def _peak_bytes(passes: Sequence[tuple[ActionKind, int]], full: Sequence[int]) -> int:

@@ -48,7 +48,7 @@ def test_text_that_is_no_plan_is_refused() -> None:
         ({"clusterr": {}}, "profile: unknown key 'clusterr'; did you mean 'cluster'"),
         ({"forward": {"alpa1": 1}}, r"profile\.forward: unknown key 'alpa1'; did you mean 'alpha1'"),
         ({"param_gather_s": [0.0]}, "param_gather_s is 1 entries, it must be 2"),
-        ({"model": {"layers": 5}}, "model.layers is 5, it must be a multiple of cluster.pp_size, which is 2"),
+        ({"model": {"layers": 1}}, "model.layers is 1, it must be at least cluster.pp_size, which is 2"),
         ({"model": {"layers": 0}}, "model.layers is 0, it must be at least 1"),
         ({"model": {"layers": "four"}}, "profile: "),
         ({"cluster": {"usable_memory_ratio": 1.5}}, r"usable_memory_ratio is 1.5, it must be in \(0, 1\]"),

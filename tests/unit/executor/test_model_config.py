@@ -34,9 +34,10 @@ def test_query_heads_that_do_not_divide_are_refused_with_the_sizes_that_do() -> 
         check_layout(config, pp_size=1, sp_size=4)
 
 
-def test_layers_that_do_not_divide_are_refused_with_the_sizes_that_do() -> None:
-    with pytest.raises(LayoutError, match=r"4 layers cannot be divided among pp_size 3 stages; pp_size may be 1, 2, 4"):
-        check_layout(TINY, pp_size=3, sp_size=1)
+def test_more_stages_than_layers_are_refused_with_the_sizes_that_work() -> None:
+    check_layout(TINY, pp_size=3, sp_size=1)
+    with pytest.raises(LayoutError, match=r"4 layers cannot be divided among pp_size 5 stages; pp_size may be 1 to 4"):
+        check_layout(TINY, pp_size=5, sp_size=1)
 
 
 @pytest.mark.parametrize("size", [0, -2])

@@ -23,13 +23,13 @@ def plan_taking(seconds: float) -> ExecutionPlan:
     return dataclasses.replace(plan, estimate=dataclasses.replace(plan.estimate, makespan_s=seconds))
 
 
-def test_layouts_use_all_devices_and_divide_layers_and_heads() -> None:
-    # pp 1 would need 16 ranks for 8 heads; 8 and 16 stages do not divide 12 layers
-    assert legal_layouts(SHAPE, CLUSTER) == [Layout(2, 8), Layout(4, 4)]
+def test_layouts_use_all_devices_divide_heads_and_leave_no_stage_without_a_layer() -> None:
+    # pp 1 would need 16 ranks for 8 heads; 16 stages are more than 12 layers
+    assert legal_layouts(SHAPE, CLUSTER) == [Layout(2, 8), Layout(4, 4), Layout(8, 2)]
 
 
-def test_a_model_whose_layers_divide_by_nothing_has_no_layout_over_many_devices() -> None:
-    assert legal_layouts(dataclasses.replace(SHAPE, layers=7), CLUSTER) == []
+def test_a_model_whose_layers_divide_by_nothing_is_laid_out_unevenly() -> None:
+    assert legal_layouts(dataclasses.replace(SHAPE, layers=7), CLUSTER) == [Layout(2, 8), Layout(4, 4)]
 
 
 def test_every_layout_is_planned_under_a_profile_of_its_own() -> None:

@@ -127,10 +127,10 @@ def test_the_result_goes_to_a_file_when_asked(model_path: Path, lengths_path: Pa
 
 
 def test_a_cluster_that_allows_no_layout_says_what_would(model_path: Path, lengths_path: Path) -> None:
-    result = dry_run(model_path, "--lengths", lengths_path, per_node=7)
+    result = dry_run(model_path, "--lengths", lengths_path, per_node=17)
 
     assert result.exit_code == 1
-    assert "error: no layout: stages times ranks must be all 7 devices" in result.stderr
+    assert "error: no layout: stages times ranks must be all 17 devices" in result.stderr
 
 
 @pytest.mark.parametrize(
