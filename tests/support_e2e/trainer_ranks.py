@@ -1,6 +1,7 @@
 """What the ranks of a group run in tests of the trainer and the profiler."""
 
 import logging
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.plan import ActionKind, Chunk, ChunkId, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_executor.agreement import check_agreement
-from infinipipe_executor.config import load_config
+from infinipipe_executor.config import ClusterConfig, load_config
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.errors import ExecutorError
+from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import build_stage
 from infinipipe_executor.pipeline.runner import StepResult, StepRunner
 from infinipipe_executor.plan_client import PlanClient, RankReport
@@ -25,6 +27,7 @@ from infinipipe_executor.trainer import Trainer
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
 from support_e2e.runs import TINY, tiny_profile, write_run
+from support_executor.plans import make_batch, make_plan
 from support_executor.ranks import mesh_of
 
 
@@ -169,3 +172,27 @@ def measure(folder: Path, pp_size: int, sp_size: int) -> MeasuredProfile:
     mesh = mesh_of(pp_size, sp_size)
     stage = build_stage(TINY, mesh, dtype=torch.float32, seed=3)
     return measure_profile(TINY, config.cluster, mesh, StepRunner(stage, mesh), 128, dtype_bytes=4)
+
+
+def measure_and_time(
+    model: ModelConfig, context_tokens: int, chunks: Sequence[Chunk], lengths_tokens: Sequence[int], run_count: int
+) -> tuple[Profile, dict[ActionKind, list[float]]]:
+    """Measure a profile on one rank, then run other chunks; return the median seconds of their passes.
+
+    The runs are all over before the medians are taken, so a slow moment of the machine hits one run of every chunk.
+    """
+    mesh = mesh_of(1, 1)
+    runner = StepRunner(build_stage(model, mesh, dtype=torch.float32, seed=3), mesh)
+    cluster = ClusterConfig(pp_size=1, sp_size=1, device="cpu", device_memory_mib=4096.0)
+    profile = measure_profile(model, cluster, mesh, runner, context_tokens, dtype_bytes=4).profile
+    batch = make_batch(lengths_tokens, vocab=model.vocab)
+    plan = make_plan([chunks], 1, batch)
+    runs = []
+    for _ in range(run_count + 1):  # the first one warms up
+        spans = runner.run(plan, batch).spans
+        runs.append({(span.kind, span.chunk_id): span.end_s - span.start_s for span in spans})
+    medians = {
+        kind: [statistics.median(run[kind, ChunkId(0, index)] for run in runs[1:]) for index in range(len(chunks))]
+        for kind in ActionKind
+    }
+    return profile, medians

@@ -2,15 +2,17 @@
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.plan import ActionKind, Chunk, ExecutionPlan
 from infinipipe_contract.schedule import share_tokens
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import ExecutorError
@@ -19,6 +21,7 @@ from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import Stage, build_stage
 from infinipipe_executor.parallel.grad_norm import clip_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
+from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.pipeline.runner import StepRunner
 from support_executor.groups import GROUP_TIMEOUT_S
 from support_executor.reference import LEARNING_RATE, MAX_NORM
@@ -78,6 +81,47 @@ def whole_gradients(stage: Stage, *, keep: bool) -> dict[str, Tensor]:
         if keep:
             gradients[name] = whole
     return gradients
+
+
+class LayerRun(NamedTuple):
+    """A layer of a stage that ran forward: for which chunk, and within which pass of the chunk."""
+
+    kind: ActionKind
+    chunk: Chunk
+    stage_layer: int
+
+
+def count_layer_runs(
+    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch
+) -> tuple[int, Counter[LayerRun]]:
+    """Run one step; return the stage, and how often each of its layers ran forward, as hooks on the layers saw it."""
+    mesh = mesh_of(pp_size, sp_size)
+    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    seen: Counter[LayerRun] = Counter()
+    kind = ActionKind.BACKWARD  # whatever runs outside the forward pass of the stage
+
+    def enter(*_: object) -> None:
+        nonlocal kind
+        kind = ActionKind.FORWARD
+
+    def leave(*_: object) -> None:
+        nonlocal kind
+        kind = ActionKind.BACKWARD
+
+    def count(stage_layer: int, args: tuple[Tensor, ChunkPass]) -> None:
+        chunk = Chunk(tuple(placed.piece for placed in args[1].layout.slices))
+        seen[LayerRun(kind, chunk, stage_layer)] += 1
+
+    def hook_of(stage_layer: int) -> Callable[[nn.Module, tuple[Tensor, ChunkPass]], None]:
+        return lambda _, args: count(stage_layer, args)
+
+    stage.register_forward_pre_hook(enter)
+    stage.register_forward_hook(leave)
+    for stage_layer, layer in enumerate(stage.layers.values()):
+        # Before the layer: a recompute stops as soon as it has what the backward pass needs.
+        layer.register_forward_pre_hook(hook_of(stage_layer))
+    StepRunner(stage, mesh).run(plan, batch)
+    return mesh.pp_rank, seen
 
 
 def train_steps(

@@ -20,7 +20,7 @@ class CudaAttention:
     ) -> tuple[Tensor, Tensor]:
         """Attend to one block."""
         check_block(q_qhd, k_kgd, v_kgd, segments, is_causal=is_causal)
-        _require_kernel_limits(q_qhd, k_kgd)
+        _require_kernel_limits(q_qhd, k_kgd, v_kgd)
         out_qhd, lse_hq, _, _, _ = torch.ops.aten._flash_attention_forward(
             q_qhd,
             k_kgd,
@@ -48,7 +48,7 @@ class CudaAttention:
         is_causal: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Differentiate one block of a softmax that may reach over several."""
-        _require_kernel_limits(q_qhd, k_kgd)
+        _require_kernel_limits(q_qhd, k_kgd, v_kgd)
         unused = torch.empty(0, dtype=torch.uint64, device=q_qhd.device)  # random state: there is no dropout
         grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
             grad_qhd.contiguous(),
@@ -69,9 +69,9 @@ class CudaAttention:
         return grad_q, grad_k, grad_v
 
 
-def _require_kernel_limits(q_qhd: Tensor, k_kgd: Tensor) -> None:
+def _require_kernel_limits(q_qhd: Tensor, k_kgd: Tensor, v_kgd: Tensor) -> None:
     """Refuse what the kernels would index wrongly or not take, before they run."""
-    for name, tensor in (("q", q_qhd), ("k", k_kgd)):
+    for name, tensor in (("q", q_qhd), ("k", k_kgd), ("v", v_kgd)):
         extent = tensor.shape[0] * tensor.stride(0)
         if extent >= _INT32_LIMIT:
             raise ValueError(

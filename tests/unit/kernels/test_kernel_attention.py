@@ -164,6 +164,26 @@ def test_the_cuda_backend_refuses_packs_whose_elements_int32_cannot_count(rows: 
         CudaAttention().forward(q, q, q, segments, is_causal=True)
 
 
+@pytest.mark.parametrize("wide", ["q", "k", "v"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_cuda_backend_takes_rows_of_just_what_int32_counts_and_not_one_element_more(
+    wide: str, direction: str
+) -> None:
+    def run(row_elements: int) -> torch.Size:
+        narrow = torch.empty(1, 1, 8, dtype=torch.bfloat16, device="meta")
+        padded = torch.empty_strided((1, 1, 8), (row_elements, 8, 1), dtype=torch.bfloat16, device="meta")
+        q, k, v = (padded if name == wide else narrow for name in "qkv")
+        backend, segments = CudaAttention(), Segments.own([1])
+        if direction == "forward":
+            return backend.forward(q, k, v, segments, is_causal=True)[0].shape
+        lse = torch.empty(1, 1, device="meta")
+        return backend.backward(narrow, q, k, v, narrow, lse, segments, is_causal=True)[0].shape
+
+    assert run(2**31 - 1) == (1, 1, 8)
+    with pytest.raises(ValueError, match=f"{wide} spans 1 rows x 2147483648 elements = 2147483648, .*: use shorter"):
+        run(2**31)
+
+
 def test_the_cuda_backend_refuses_types_that_its_kernels_lack() -> None:
     q = torch.empty(3, 4, 32, device="meta")
     with pytest.raises(ValueError, match=r"q is torch.float32, attention on CUDA takes torch.float16"):
