@@ -22,7 +22,7 @@ CONTEXT_TOKENS = 2048
 
 LENGTHS_TOKENS = [3710, 80, 75, 45, *[100] * 25]
 HEAD, SMALL, BESIDE_OTHERS, LARGE = cut(0, 1900, 60, 150, 1600)
-CHUNKS = [  # times lie a factor of 1.5 to 3 apart; no probe has these lengths
+CHUNKS = [  # predicted times lie a factor of about 1.5 to 4 apart; no probe has these slices
     chunk(HEAD),
     chunk(SMALL),
     chunk(BESIDE_OTHERS, *cut(2, 75), *cut(3, 45)),
