@@ -131,14 +131,14 @@ def test_a_job_that_makes_no_sense_is_refused_and_not_created(changes: dict[str,
 def test_a_profile_that_makes_no_sense_is_refused_with_its_key() -> None:
     async def scenario(stub: Any) -> None:
         spec = job_spec()
-        spec.profile.cluster.pp_size = 3
+        spec.profile.cluster.pp_size = 5
         for call in (
             stub.CreateJob(pb.CreateJobRequest(job="a", spec=spec)),
             stub.SolvePlan(pb.SolvePlanRequest(profile=spec.profile, lengths_tokens=(3,))),
         ):
             code, answer = await refused(call)
             assert code is INVALID_ARGUMENT
-            assert f"model.layers is {PROFILE.model.layers}, it must be a multiple of cluster.pp_size" in answer
+            assert f"model.layers is {PROFILE.model.layers}, it must be at least cluster.pp_size, which is 5" in answer
 
     with_service(FakeSolver(), scenario)
 
