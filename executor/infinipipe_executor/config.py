@@ -55,7 +55,7 @@ class ModelSection(_Section):
     """Section ``[model]``: a Llama by its sizes.
 
     Attributes:
-        layers: Transformer layers; a multiple of ``cluster.pp_size``.
+        layers: Transformer layers, at least ``cluster.pp_size``.
         hidden: Width of the residual stream.
         heads: Query heads; a multiple of ``cluster.sp_size``.
         kv_heads: Key and value heads; ``heads`` is a multiple of it.
