@@ -160,13 +160,15 @@ def test_a_run_goes_on_through_kills_at_random_moments_and_no_step_is_lost_or_do
             with PlanClient(planner.address, call_timeout_s=WAIT_S) as client:
                 client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS, policy=POLICY)
                 client.submit_batch(0, lengths_of(0, 200))
+                submitted = 0
                 for step in itertools.count():
                     if not is_enough.is_set():
-                        client.submit_batch(step + 1, lengths_of(step + 1, 200))
+                        submitted = step + 1
+                        client.submit_batch(submitted, lengths_of(submitted, 200))
                     digests[step] = client.fetch_plan(step, timeout_s=WAIT_S).digest
                     report = RankReport(rank=0, stage_index=0, step_s=1.0, busy_s=1.0, plan_wait_s=0.0)
                     client.report_step(step, report)
-                    if is_enough.is_set():
+                    if step == submitted:
                         return
 
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
