@@ -13,9 +13,7 @@ opened it, so a data-loading worker that is forked later never touches it.
         PlanFailedError             it could not plan the batch
 """
 
-import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,13 +27,11 @@ from infinipipe_contract.codec import ACTION_KIND_TO_PROTO, plan_from_proto, pro
 from infinipipe_contract.plan import ActionKind, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.validate import check_identity
+from infinipipe_executor.call_waiting import Waiting, wait_for_result
 from infinipipe_executor.errors import ConfigError, ExecutorError
 
 DEFAULT_CALL_TIMEOUT_S = 30.0
 """Seconds for calls that the planner answers at once; long enough for one that is just starting."""
-
-PROGRESS_INTERVAL_S = 5.0
-"""Seconds between two calls of ``on_wait``."""
 
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 2.0
@@ -300,14 +296,14 @@ class PlanClient:
         on_wait: Callable[[float], None] | None = None,
     ) -> Any:  # noqa: ANN401  # each caller names its response
         """Call until an answer comes or the time is up; a planner that is away or busy is worth another attempt."""
-        waiting = _Waiting(timeout_s, on_wait)
+        waiting = Waiting(timeout_s, on_wait)
         pause_s = FIRST_PAUSE_S
         trouble = ""
         while True:
             stub = planner_service_pb2_grpc.PlannerServiceStub(self._channel())  # type: ignore[no-untyped-call]  # generated
             left_s = waiting.left_s
             try:
-                return _result(getattr(stub, method).future(request, timeout=left_s), waiting)
+                return wait_for_result(getattr(stub, method).future(request, timeout=left_s), waiting)
             except grpc.RpcError as error:
                 code, sentence = error.code(), error.details() or ""
                 asked_pause_s = _asked_pause_s(error)
@@ -336,47 +332,3 @@ def _asked_pause_s(error: Any) -> float | None:  # noqa: ANN401  # grpc's errors
         return None
     pauses_ms = [int(value) for key, value in error.trailing_metadata() or () if key == RETRY_PAUSE_KEY]
     return pauses_ms[0] / 1000 if pauses_ms else None
-
-
-class _Waiting:
-    """The time of one call: how much is left, and whom to tell how much is gone."""
-
-    def __init__(self, timeout_s: float, on_wait: Callable[[float], None] | None) -> None:
-        self._started_s = time.monotonic()
-        self._timeout_s = timeout_s
-        self._on_wait = on_wait
-        self._next_progress_s = PROGRESS_INTERVAL_S
-
-    @property
-    def waited_s(self) -> float:
-        return time.monotonic() - self._started_s
-
-    @property
-    def left_s(self) -> float:
-        return max(0.0, self._timeout_s - self.waited_s)
-
-    @property
-    def until_progress_s(self) -> float:
-        """Seconds until somebody is to be told; at least a moment, so that waiting for it makes progress."""
-        return max(0.01, self._next_progress_s - self.waited_s)
-
-    def tell(self) -> None:
-        if self.waited_s >= self._next_progress_s:
-            self._next_progress_s += PROGRESS_INTERVAL_S
-            if self._on_wait is not None:
-                self._on_wait(self.waited_s)
-
-    def sleep(self, pause_s: float) -> None:
-        time.sleep(min(pause_s, self.left_s))
-        self.tell()
-
-
-def _result(future: Any, waiting: _Waiting) -> Any:  # noqa: ANN401  # grpc's future has no public type
-    """Wait for a call and tell about it; an interrupt takes the call back."""
-    with contextlib.ExitStack() as on_interrupt:
-        on_interrupt.callback(future.cancel)  # does nothing to a call that is over
-        while True:
-            try:
-                return future.result(timeout=waiting.until_progress_s)
-            except grpc.FutureTimeoutError:
-                waiting.tell()

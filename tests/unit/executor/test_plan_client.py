@@ -13,7 +13,7 @@ from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ActionKind
 from infinipipe_contract.validate import validate
-from infinipipe_executor import plan_client
+from infinipipe_executor import call_waiting, plan_client
 from infinipipe_executor.errors import ConfigError, ExecutorError
 from infinipipe_executor.plan_client import (
     ActionMeasurement,
@@ -99,7 +99,7 @@ def test_what_a_rank_measured_reaches_the_planner(service: BackgroundService, cl
 
 
 def test_waiting_for_a_plan_tells_progress_and_ends_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_client, "PROGRESS_INTERVAL_S", 0.05)
+    monkeypatch.setattr(call_waiting, "PROGRESS_INTERVAL_S", 0.05)
     waited_s: list[float] = []
     with background_service(is_held=True) as service, PlanClient(service.address) as client:
         client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS)
@@ -231,7 +231,7 @@ def test_the_client_pings_less_often_than_the_planner_allows() -> None:
 
 def test_a_full_queue_is_waited_for_as_long_as_the_planner_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServerConfig(listen="127.0.0.1:0", grace_s=0.5, max_batches_per_job=1)
-    monkeypatch.setattr(plan_client, "PROGRESS_INTERVAL_S", 0.05)
+    monkeypatch.setattr(call_waiting, "PROGRESS_INTERVAL_S", 0.05)
     waited_s: list[float] = []
     with background_service(config, is_held=True) as service, PlanClient(service.address, call_timeout_s=20) as client:
         client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS)

@@ -1,8 +1,9 @@
 """Data-loading workers forked beside a live channel, and a client used in a forked process."""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def address() -> Iterator[str]:
     assert process.exitcode == 0
 
 
-def test_workers_forked_beside_a_live_channel_deliver_fifty_batches(address: str) -> None:
+def plan_beside_forked_workers(address: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
     with PlanClient(address, call_timeout_s=20) as client:
         client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS)
@@ -54,6 +55,24 @@ def test_workers_forked_beside_a_live_channel_deliver_fifty_batches(address: str
             client.submit_batch(step, batch.tolist())
             plan = client.fetch_plan(step, timeout_s=20)
             planned_tokens.append(plan.pipelines[0].chunks[0].token_count)
+    pipe.send(planned_tokens)
+
+
+def result_of_fresh_process(target: Callable[[str, Connection], None], address: str) -> Any:
+    """Run beside nothing but what a trainer holds: servers of other tests leave threads here that no fork survives."""
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    trainer = spawn.Process(target=target, args=(address, there))
+    trainer.start()
+    assert here.poll(60), "the process did not answer"
+    result = here.recv()
+    trainer.join(20)
+    assert trainer.exitcode == 0
+    return result
+
+
+def test_workers_forked_beside_a_live_channel_deliver_fifty_batches(address: str) -> None:
+    planned_tokens = result_of_fresh_process(plan_beside_forked_workers, address)
 
     lengths = [Lengths()[index] for index in range(2 * BATCH_COUNT)]
     assert planned_tokens == [sum(lengths[2 * step : 2 * step + 2]) for step in range(BATCH_COUNT)]
@@ -64,7 +83,7 @@ def fetch_in_child(client: PlanClient, step: int, pipe: Connection) -> None:
     pipe.send(client.fetch_plan(step, timeout_s=20).step)
 
 
-def test_a_forked_process_opens_a_channel_of_its_own(address: str) -> None:
+def plan_beside_a_forked_client(address: str, pipe: Connection) -> None:
     fork = multiprocessing.get_context("fork")
     with PlanClient(address, call_timeout_s=20) as client:
         client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS)
@@ -72,9 +91,12 @@ def test_a_forked_process_opens_a_channel_of_its_own(address: str) -> None:
         child = fork.Process(target=fetch_in_child, args=(client, 1, there))
         child.start()
         client.submit_batch(0, (5, 7))
-
-        assert client.fetch_plan(0, timeout_s=20).step == 0
+        own_step = client.fetch_plan(0, timeout_s=20).step
         assert here.poll(30), "the forked process got no plan"
-        assert here.recv() == 1
+        forked_step = here.recv()
         child.join(20)
-        assert child.exitcode == 0
+        pipe.send((own_step, forked_step, child.exitcode))
+
+
+def test_a_forked_process_opens_a_channel_of_its_own(address: str) -> None:
+    assert result_of_fresh_process(plan_beside_a_forked_client, address) == (0, 1, 0)
