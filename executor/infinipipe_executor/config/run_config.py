@@ -1,0 +1,20 @@
+"""A whole configuration: all sections together."""
+
+from infinipipe_executor.config.cluster import ClusterConfig
+from infinipipe_executor.config.data import DataConfig
+from infinipipe_executor.config.job import JobConfig
+from infinipipe_executor.config.model import ModelSection
+from infinipipe_executor.config.optimizer import OptimizerConfig
+from infinipipe_executor.config.planner import PlannerConfig
+from infinipipe_executor.config.section import Section
+
+
+class RunConfig(Section):
+    """A whole configuration file; one attribute a section."""
+
+    job: JobConfig
+    model: ModelSection
+    data: DataConfig
+    cluster: ClusterConfig
+    optimizer: OptimizerConfig
+    planner: PlannerConfig = PlannerConfig()
