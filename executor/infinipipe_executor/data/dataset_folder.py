@@ -44,7 +44,7 @@ class DatasetFolder:
                 for batch in stream:
                     for record in batch_records(batch.select(present)):
                         number += 1
-                        yield Row(index, number, record)
+                        yield index, number, record
 
 
 def is_dataset(folder: Path) -> bool:

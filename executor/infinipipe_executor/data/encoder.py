@@ -6,60 +6,46 @@ learnt if it begins in a learnt part.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from infinipipe_executor.data.documents import BoolArray, Content, MarkedText, TokenIds
+from infinipipe_executor.data.documents import MarkedText, TokenIds
 from infinipipe_executor.errors import DataError
-
-
-class Encoded(NamedTuple):
-    """Tokens of a document; ``learnt`` says which may be targets (None: all)."""
-
-    ids: Sequence[int]
-    learnt: BoolArray | None
 
 
 class Encoder:
     """Turns documents of one format into tokens.
 
     Args:
-        tokenizer: What makes tokens of texts; None if all documents are tokens already.
+        tokenizer: What makes tokens of texts.
         end_id: Token behind every document; None for none.
         is_chat: Whether texts were made by a chat template, which sets the first and the last token itself.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, end_id: int | None, *, is_chat: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, end_id: int | None, *, is_chat: bool) -> None:
         self._tokenizer = tokenizer
         self._adds_special = not is_chat
         self._end_id = None if is_chat else end_id
 
-    def encode(self, contents: Sequence[Content]) -> list[Encoded]:
+    def encode(self, contents: Sequence[str | MarkedText]) -> list[TokenIds]:
         """Encode documents, all of one kind."""
         texts = [content for content in contents if isinstance(content, str)]
         if texts:
-            encodings = self._known_tokenizer().encode_batch_fast(texts, add_special_tokens=self._adds_special)
-            return [Encoded(self._ended(encoding.ids), None) for encoding in encodings]
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=self._adds_special)
+            return [TokenIds(self._ended(encoding.ids), None) for encoding in encodings]
         marked = [content for content in contents if isinstance(content, MarkedText)]
-        if marked:
-            encodings = self._known_tokenizer().encode_batch(
-                [content.text for content in marked], add_special_tokens=self._adds_special
-            )
-            return [self._marked(content, encoding) for content, encoding in zip(marked, encodings, strict=True)]
-        return [Encoded(*content) for content in contents if isinstance(content, TokenIds)]
-
-    def _known_tokenizer(self) -> Tokenizer:
-        assert self._tokenizer is not None, "texts are never read without a tokenizer"
-        return self._tokenizer
+        encodings = self._tokenizer.encode_batch(
+            [content.text for content in marked], add_special_tokens=self._adds_special
+        )
+        return [self._marked(content, encoding) for content, encoding in zip(marked, encodings, strict=True)]
 
     def _ended(self, ids: list[int]) -> list[int]:
         if self._end_id is not None and ids and ids[-1] != self._end_id:
             ids.append(self._end_id)
         return ids
 
-    def _marked(self, content: MarkedText, encoding: Encoding) -> Encoded:
+    def _marked(self, content: MarkedText, encoding: Encoding) -> TokenIds:
         token_count = len(encoding.ids)
         first_characters = np.fromiter((first for first, _ in encoding.offsets), np.int64, token_count)
         bounds = np.array(content.learnt_spans, dtype=np.int64).ravel()
@@ -67,7 +53,7 @@ class Encoder:
         ids = self._ended(encoding.ids)
         if self._end_id is not None and ids:  # the end is learnt, whoever set it
             learnt = np.append(learnt[: len(ids) - 1], True)
-        return Encoded(ids, learnt)
+        return TokenIds(ids, learnt)
 
 
 def end_token_id(tokenizer: Tokenizer, end_token: str | None) -> int | None:

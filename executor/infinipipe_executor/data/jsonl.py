@@ -52,7 +52,7 @@ class JsonLines:
                 if reason:
                     skipped.add(reason, document_name(file, number))
                 else:
-                    yield Row(index, number, record)
+                    yield index, number, record
 
     def _lines(self, file_index: int) -> Iterator[bytes]:
         path = self.root / self.files[file_index]

@@ -41,7 +41,7 @@ class ParquetFiles:
                 for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, columns=present, use_threads=False):
                     for record in batch_records(batch):
                         number += 1
-                        yield Row(index, number, record)
+                        yield index, number, record
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Prepare: a corpus becomes token files, document by document. Entry point: ``write_tokens``."""
 
-import itertools
 import logging
 import shutil
 import tempfile
@@ -13,12 +12,12 @@ from tokenizers import Tokenizer
 
 from infinipipe_executor.config import DataConfig
 from infinipipe_executor.data.documents import (
-    Content,
     Document,
     MarkedText,
     RowFormat,
     SkippedDocuments,
     Source,
+    TokenIds,
     read_documents,
 )
 from infinipipe_executor.data.encoder import Encoder, end_token_id
@@ -43,9 +42,9 @@ class _Reading:
     """How documents are read and encoded."""
 
     row_format: RowFormat
-    tokenizer: Tokenizer | None
-    encoder: Encoder
     description: str
+    tokenizer: Tokenizer | None = None
+    encoder: Encoder | None = None
 
 
 def write_tokens(folder: Path, source: Source, config: DataConfig, vocab: int, check: Callable[[], None]) -> None:
@@ -67,7 +66,7 @@ def write_tokens(folder: Path, source: Source, config: DataConfig, vocab: int, c
     try:
         writer = TokenWriter(partial, may_mask=reading.row_format.name != "text")
         with writer.open():
-            _encode_all(read_documents(source, reading.row_format, skipped), reading.encoder, writer, skipped)
+            _write_all(_tokens(read_documents(source, reading.row_format, skipped), reading.encoder), writer, skipped)
         writer.write_index(reading.description, source.files, skipped.count_by_reason)
         if reading.tokenizer is not None:
             reading.tokenizer.save(str(partial / TOKENIZER_FILE))
@@ -81,7 +80,7 @@ def write_tokens(folder: Path, source: Source, config: DataConfig, vocab: int, c
 def _open_reading(source: Source, config: DataConfig, vocab: int) -> _Reading:
     name = choose_format(source, config.format)
     if name == "input_ids":
-        return _Reading(make_format(name, None), None, Encoder(None, None), f"{source.kind}, {name}")
+        return _Reading(make_format(name, None), f"{source.kind}, {name}")
     files = TokenizerFiles({}, None) if config.tokenizer is None else read_tokenizer_files(config.tokenizer)
     row_format = make_format(name, files.template)
     tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer is not None else _train(source, row_format, vocab)
@@ -89,7 +88,7 @@ def _open_reading(source: Source, config: DataConfig, vocab: int) -> _Reading:
     end_token = files.special_tokens.get("eos_token") if config.end_token is None else config.end_token
     encoder = Encoder(tokenizer, end_token_id(tokenizer, end_token), is_chat=is_chat)
     marks = "marked by the chat template" if is_chat else _describe_marks(tokenizer, end_token)
-    return _Reading(row_format, tokenizer, encoder, f"{source.kind}, {name}, {marks}")
+    return _Reading(row_format, f"{source.kind}, {name}, {marks}", tokenizer, encoder)
 
 
 def _describe_marks(tokenizer: Tokenizer, end_token: str | None) -> str:
@@ -102,26 +101,19 @@ def _describe_marks(tokenizer: Tokenizer, end_token: str | None) -> str:
 def _train(source: Source, row_format: RowFormat, vocab: int) -> Tokenizer:
     logger.info("training a tokenizer of %d entries on the corpus", vocab)
     documents = read_documents(source, row_format, SkippedDocuments(told=False))
-    return train_tokenizer((_text(document.content) for document in documents), vocab)
+    texts = (content.text if isinstance(content, MarkedText) else str(content) for _, _, content in documents)
+    return train_tokenizer(texts, vocab)
 
 
-def _text(content: Content) -> str:
-    return content.text if isinstance(content, MarkedText) else str(content)
-
-
-def _encode_all(
-    documents: Iterator[Document], encoder: Encoder, writer: TokenWriter, skipped: SkippedDocuments
-) -> None:
+def _write_all(tokens: Iterable[tuple[int, int, TokenIds]], writer: TokenWriter, skipped: SkippedDocuments) -> None:
     told_s = time.monotonic()
     without_tokens = 0
-    for round_ in _rounds(documents):
-        encoded = encoder.encode([document.content for document in round_])
-        for document, tokens in zip(round_, encoded, strict=True):
-            if len(tokens.ids):
-                writer.add(document.file_index, document.number, tokens)
-            else:
-                without_tokens += 1
-        if time.monotonic() - told_s > PROGRESS_S:
+    for file_index, number, document in tokens:
+        if not document.ids:
+            without_tokens += 1
+            continue
+        writer.add(file_index, number, document)
+        if not writer.document_count % ROUND_DOCUMENTS and time.monotonic() - told_s > PROGRESS_S:
             told_s = time.monotonic()
             logger.info("tokenised %d documents so far, %d tokens", writer.document_count, writer.token_count)
     if without_tokens:
@@ -129,21 +121,29 @@ def _encode_all(
     logger.info("tokenised %d documents, %d tokens", writer.document_count, writer.token_count)
 
 
-def _rounds(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Gather documents until they are many or long."""
-    documents = iter(documents)
-    for first in documents:
-        round_, characters = [first], _characters(first.content)
-        if characters < ROUND_CHARACTERS:
-            for document in itertools.islice(documents, ROUND_DOCUMENTS - 1):
-                round_.append(document)
-                characters += _characters(document.content)
-                if characters >= ROUND_CHARACTERS:
-                    break
+def _tokens(documents: Iterator[Document], encoder: Encoder | None) -> Iterator[tuple[int, int, TokenIds]]:
+    """Encode documents round by round; without an encoder they are tokens already."""
+    if encoder is None:
+        for file_index, number, content in documents:
+            assert isinstance(content, TokenIds), "only tokens are read without a tokenizer"
+            yield file_index, number, content
+        return
+    for round_ in _rounds(documents):
+        encoded = encoder.encode([content for _, _, content in round_])
+        for (file_index, number, _), tokens in zip(round_, encoded, strict=True):
+            yield file_index, number, tokens
+
+
+def _rounds(documents: Iterable[Document]) -> Iterator[list[tuple[int, int, str | MarkedText]]]:
+    """Gather texts until they are many or long."""
+    round_: list[tuple[int, int, str | MarkedText]] = []
+    characters = 0
+    for file_index, number, content in documents:
+        assert not isinstance(content, TokenIds), "texts are not tokens yet"
+        round_.append((file_index, number, content))
+        characters += len(content if isinstance(content, str) else content.text)
+        if len(round_) >= ROUND_DOCUMENTS or characters >= ROUND_CHARACTERS:
+            yield round_
+            round_, characters = [], 0
+    if round_:
         yield round_
-
-
-def _characters(content: Content) -> int:
-    if isinstance(content, str):
-        return len(content)
-    return len(content.text) if isinstance(content, MarkedText) else len(content.ids)

@@ -188,14 +188,14 @@ def _token_ids(value: object) -> "array[int]":
 
 def _as_array(value: object) -> "array[int] | None":
     """Take integers of 32 bits; None for anything else."""
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "iu" or value.max(initial=0) > MAX_TOKEN_ID:
+    if isinstance(value, list):
+        try:
+            return array("i", value)
+        except (TypeError, OverflowError):
             return None
-        return array("i", value.clip(min=-1).astype(np.int32).tobytes())
-    try:
-        return array("i", value) if isinstance(value, list) else None
-    except (TypeError, OverflowError):
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or value.max(initial=0) > MAX_TOKEN_ID:
         return None
+    return array("i", value.clip(min=-1).astype(np.int32).tobytes())
 
 
 def _integers(name: str, value: object, count: int) -> npt.NDArray[np.int64]:

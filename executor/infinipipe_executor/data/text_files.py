@@ -33,4 +33,4 @@ class TextFiles:
             except OSError as error:
                 skipped.add(f"unreadable ({error.strerror})", document_name(file, 0))
             else:
-                yield Row(index, 0, {"text": text})
+                yield index, 0, {"text": text}

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from infinipipe_executor.data.documents import BoolArray, document_name
-from infinipipe_executor.data.encoder import Encoded
+from infinipipe_executor.data.documents import BoolArray, TokenIds, document_name
 
 # Tokens and documents held before they are written.
 HELD_TOKENS, HELD_DOCUMENTS = 2**20, 2**16
@@ -80,7 +79,7 @@ class TokenWriter:
         if not self._masked:
             (folder / "learnt.bin").unlink()
 
-    def add(self, file_index: int, number: int, document: Encoded) -> None:
+    def add(self, file_index: int, number: int, document: TokenIds) -> None:
         """Write one document that has tokens."""
         ids, learnt = document
         self._ids.extend(ids)

@@ -50,8 +50,8 @@ def read_texts(corpus: Path, skipped: SkippedDocuments) -> list[tuple[str, int, 
     source = find_source(corpus, None, ())
     assert not isinstance(source, MegatronSource)
     return [
-        (source.files[document.file_index], document.number, document.content)
-        for document in read_documents(source, TextRows(), skipped)
+        (source.files[file_index], number, content)
+        for file_index, number, content in read_documents(source, TextRows(), skipped)
     ]
 
 

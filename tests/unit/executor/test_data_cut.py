@@ -35,6 +35,19 @@ def test_policy_makes_these_sequences_and_counts_what_is_lost(
     assert report.kept_tokens + report.lost_tokens == sum(LENGTHS)
 
 
+@pytest.mark.parametrize("context_tokens", range(2, 17))
+def test_no_cut_leaves_an_empty_sequence_wherever_it_falls(context_tokens: int) -> None:
+    document_lengths = np.array([5, 3, 1, 8, 16, 2])
+    starts = np.cumsum(document_lengths) - document_lengths
+
+    first, lengths, _ = cut_documents(starts, document_lengths, name_of, context_tokens, "split")
+
+    assert lengths.min() >= 1
+    assert lengths.max() <= context_tokens
+    assert (first[1:] == first[:-1] + lengths[:-1]).all()  # every token once, in order
+    assert lengths.sum() == document_lengths.sum()
+
+
 def test_policy_error_names_the_first_longer_document_its_length_and_the_knob() -> None:
     with pytest.raises(DataError, match=r"b\.py has 200 tokens, \[data\] context_tokens is 48 \(2 of 4 documents"):
         cut_documents(STARTS, np.array(LENGTHS), name_of, 48, "error")
