@@ -107,7 +107,7 @@ def train(folder: Path) -> tuple[list[tuple[str, int]], list[RankReport], list[s
     return rank.planner.asked, rank.planner.reports, lines
 
 
-def train_last_of_epoch(folder: Path, data: Mapping[str, object]) -> tuple[list[Batch], float]:
+def train_last_of_epoch(folder: Path, data: Mapping[str, object]) -> tuple[list[Batch], float | None]:
     """Hand in the two batches of an epoch and train the second one; return both, and the loss."""
     rank = TrainerRank(folder, {"data": data})
     batches = [rank.trainer._hand_in(step) for step in range(2)]

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -233,6 +234,22 @@ def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path, monkeypa
     open_corpus(config, vocab=300)
 
     assert not list((tmp_path / "cache").glob("note-*"))
+
+
+def test_a_corpus_that_changes_while_it_is_read_leaves_no_tokens_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = write_tree(tmp_path / "t", TEXTS)
+
+    def write_beside_another(*arguments: Any) -> None:
+        (tree / "1.py").write_text("another = 1\n")
+        write_tokens(*arguments)
+
+    monkeypatch.setattr(token_cache, "write_tokens", write_beside_another)
+    with pytest.raises(DataError, match=r"/t changed while it was read; start again \(\[data\] corpus\)"):
+        open_corpus(data_config(tmp_path, tree), vocab=300)
+
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
 
 
 def test_a_damaged_cache_says_what_to_delete(tmp_path: Path) -> None:

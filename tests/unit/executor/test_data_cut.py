@@ -7,7 +7,7 @@ from infinipipe_executor.data.cut import BeyondContext, cut_documents
 from infinipipe_executor.errors import DataError
 
 LENGTHS = [10, 200, 48, 49]
-STARTS = np.cumsum(LENGTHS) - LENGTHS
+STARTS = np.cumsum(LENGTHS) - np.array(LENGTHS)
 name_of = ["a.py", "b.py", "c.py", "d.py"].__getitem__
 
 

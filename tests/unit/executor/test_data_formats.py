@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
+import datasets  # type: ignore[import-untyped]  # it has no types
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -217,7 +217,7 @@ def test_a_file_without_the_column_lists_those_it_has(tmp_path: Path) -> None:
 
 
 def test_a_dataset_of_several_parts_asks_for_one_and_one_of_them_is_read(tmp_path: Path) -> None:
-    parts = {"train": datasets.Dataset.from_list(ROWS["text"]), "test": datasets.Dataset.from_list(ROWS["text"][:1])}
+    parts: Any = {"train": datasets.Dataset.from_list(ROWS["text"]), "test": datasets.Dataset.from_list(ROWS["text"][:1])}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "d")
 
     with pytest.raises(DataError, match=r'holds 2 datasets, train, test: .*corpus = ".*/d/train"'):

@@ -12,7 +12,7 @@ from infinipipe_executor.data.megatron import MegatronSource, read_megatron
 from infinipipe_executor.errors import DataError
 from support_executor.corpora import VOCAB, data_config, target_lists, token_lists, write_megatron
 
-DOCUMENTS = [[[1, 2, 3]], [[]], [[], [4], [5, 6]], [[7]]]
+DOCUMENTS: list[list[list[int]]] = [[[1, 2, 3]], [[]], [[], [4], [5, 6]], [[7]]]
 TOKENS = [[1, 2, 3], [4, 5, 6], [7]]
 
 
