@@ -47,7 +47,6 @@ class CorpusReport:
         purpose: "corpus" or "evaluation corpus".
         description: What the corpus is.
         document_count: Documents with at least one token.
-        token_count: Tokens of them.
         skipped: Documents left out for their content, by reason.
         cut: What the limit of the context did.
         targets: What is learnt; None if every token is.
@@ -56,7 +55,6 @@ class CorpusReport:
     purpose: str
     description: str
     document_count: int
-    token_count: int
     skipped: dict[str, int]
     cut: CutReport
     targets: TargetReport | None
@@ -170,7 +168,6 @@ def _open(config: DataConfig, vocab: int, purpose: str) -> Corpus:
         purpose=purpose,
         description=tokens.description,
         document_count=len(tokens.lengths),
-        token_count=int(tokens.lengths.sum()),
         skipped=tokens.skipped,
         cut=cut,
         targets=targets,

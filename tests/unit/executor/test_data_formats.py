@@ -217,7 +217,10 @@ def test_a_file_without_the_column_lists_those_it_has(tmp_path: Path) -> None:
 
 
 def test_a_dataset_of_several_parts_asks_for_one_and_one_of_them_is_read(tmp_path: Path) -> None:
-    parts: Any = {"train": datasets.Dataset.from_list(ROWS["text"]), "test": datasets.Dataset.from_list(ROWS["text"][:1])}
+    parts: Any = {
+        "train": datasets.Dataset.from_list(ROWS["text"]),
+        "test": datasets.Dataset.from_list(ROWS["text"][:1]),
+    }
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "d")
 
     with pytest.raises(DataError, match=r'holds 2 datasets, train, test: .*corpus = ".*/d/train"'):
