@@ -15,6 +15,11 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def name_stage(stage_index: int, replica_index: int, replica_count: int) -> str:
+    """Name a stage for people: ``stage 1``, or ``replica 0, stage 1`` where there are several replicas."""
+    return f"stage {stage_index}" if replica_count == 1 else f"replica {replica_index}, stage {stage_index}"
+
+
 def format_action(action: Action) -> str:
     """Write an action as ``F3``, or ``F3r2`` where two layers will be recomputed."""
     suffix = f"r{action.recompute_layer_count}" if action.recompute_layer_count else ""
