@@ -33,13 +33,14 @@ def plan_grid(plan: ExecutionPlan, *, width: int = 80) -> str:
     """
     lines = []
     for replica_index in range(plan.replica_count):
-        prefix = f"replica {replica_index}, " if plan.replica_count > 1 else ""
+        replica = f"replica {replica_index}" if plan.replica_count > 1 else ""
+        prefix = f"{replica}, " if replica else ""
         own = [(index, one) for index, one in enumerate(plan.pipelines) if one.replica_index == replica_index]
         for pipeline_index, pipeline in own:
             lines.append(f"{prefix}pipeline {pipeline_index}: {_describe_chunks(pipeline)}")
             lines += _stage_lines(pipeline, width)
         if not own:
-            lines.append(f"{prefix}no pipeline")
+            lines.append(f"{replica}: no pipeline")
     return "\n".join(lines)
 
 

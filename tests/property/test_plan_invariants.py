@@ -43,6 +43,7 @@ def profiles(draw: st.DrawFn) -> Profile:
             draw(st.sampled_from([1, 2, 4])),
             device_memory_bytes=1e15,
             usable_memory_ratio=1.0,
+            dp_size=draw(st.sampled_from([1, 1, 2, 3])),
         ),
         forward=draw(costs_of_compute()),
         backward=draw(costs_of_compute()),
