@@ -68,6 +68,6 @@ def _check_states(path: Path, config: RunConfig, model: ModelConfig, profile: Pr
         )
         if state_bytes < held_bytes:
             raise ConfigError(
-                f"{path}: memory.model_state_bytes[{stage_index}] is {state_bytes:.0f}, but under zero2 a device of this "
-                f"stage holds {held_bytes:.0f} at least ([cluster] gradient_policy)"
+                f"{path}: memory.model_state_bytes[{stage_index}] is {state_bytes:.0f}, but under zero2 a device of "
+                f"this stage holds {held_bytes:.0f} at least ([cluster] gradient_policy)"
             )

@@ -39,7 +39,11 @@ def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("sequences_per_batch", [6, 1], ids=["shared", "one replica is empty"])
 def test_two_replicas_train_on_text_like_one_process_would(tmp_path: Path, sequences_per_batch: int) -> None:
-    changes: Sections = {"job": {"steps": 3}, "data": {"sequences_per_batch": sequences_per_batch}}
+    changes: Sections = {
+        "job": {"steps": 3},
+        "data": {"sequences_per_batch": sequences_per_batch},
+        "cluster": {"device_memory_mib": 4.0},  # a device holds the whole model
+    }
     config = write_run(tmp_path, dp_size=2, pp_size=1, sp_size=1, changes=changes)
 
     with planner_process() as address:

@@ -23,6 +23,7 @@ from infinipipe_executor.errors import ExecutorError
 from infinipipe_executor.mesh import Mesh, init_mesh
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import Stage, build_stage
+from infinipipe_executor.parallel import replicas
 from infinipipe_executor.parallel.grad_norm import clip_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline import runner
@@ -232,6 +233,14 @@ def run_step_while_one_dies(
     if mesh.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return _error_of(lambda: StepRunner(stage, mesh).run(plan, batch))
+
+
+def run_step_in_small_buckets(
+    limit_bytes: int, config: ModelConfig, dp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch
+) -> RankStep:
+    """Run a step on one stage whose replicas put at most so many bytes of gradients together."""
+    with patch.object(replicas, "BUCKET_BYTES", limit_bytes):
+        return run_step(config, 1, sp_size, plan, batch, dp_size=dp_size)
 
 
 def run_step_without_sum(
