@@ -14,6 +14,7 @@ from infinipipe_contract.validate import validate
 from infinipipe_planner.cost_model.token_threshold import token_threshold
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.replicas import one_replica
 from infinipipe_planner.solve import solve_plan
 
 RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -146,7 +147,7 @@ def test_memory_stays_within_the_limit_on_every_stage_recomputed_in_bytes(
 @RUNS
 @given(cases(), st.integers(1, 6))
 def test_no_packed_chunk_passes_the_token_threshold(case: tuple[Profile, list[int]], max_slice_count: int) -> None:
-    profile, lengths = case
+    profile, lengths = one_replica(case[0]), case[1]
     plan = plan_or_skip(lengths, profile, PlanOptions(policy="paper", max_slice_count=max_slice_count))
 
     limit = token_threshold(profile, plan.report.slice_count)
@@ -187,11 +188,11 @@ def test_a_searched_plan_is_never_slower_than_the_papers(case: tuple[Profile, li
 
 @settings(max_examples=25, deadline=None)
 @given(cases())
-def test_plenty_of_memory_needs_no_recompute_and_one_pipeline(case: tuple[Profile, list[int]]) -> None:
+def test_plenty_of_memory_needs_no_recompute_and_one_pipeline_a_replica(case: tuple[Profile, list[int]]) -> None:
     profile, lengths = case
     plenty = dataclasses.replace(profile, cluster=dataclasses.replace(profile.cluster, device_memory_bytes=1e15))
 
     plan = solve_plan(lengths, plenty, PlanOptions(policy="paper"))
 
-    assert len(plan.pipelines) == 1
+    assert len(plan.pipelines) == min(profile.cluster.dp_size, len(lengths))
     assert plan.estimate.recompute_ratio == 0.0

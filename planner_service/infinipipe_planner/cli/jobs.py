@@ -20,7 +20,7 @@ def jobs(planner: PlannerOption = DEFAULT_ADDRESS) -> None:
             "job",
             "gen",
             "profile",
-            "dp x pp x sp" if has_replicas else "pp x sp",
+            "dp x pp\nx sp" if has_replicas else "pp x sp",
             "context",
             "policy",
             "planned",

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from infinipipe_contract.codec import profile_to_json
 from infinipipe_contract.plan import ActionKind
 from infinipipe_contract.simulate import simulate
+from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.explain import explain_batch, memory_moments
 from infinipipe_planner.measured import on_one_clock
@@ -22,6 +23,7 @@ from infinipipe_planner.trace import build_trace
 from support_contract import replica_plan, with_replicas
 from support_planner.batches import github_lengths
 from support_planner.profiles import llama_profile
+from support_service import CONTEXT_TOKENS, PROFILE, background_service
 from support_views import rank_of
 
 PAPER = PlanOptions(policy="paper")
@@ -111,3 +113,24 @@ def test_systems_without_a_pipeline_refuse_replicas_in_a_sentence(tmp_path: Path
     assert result.exit_code == 0, result.output
     assert "64 devices" in result.stdout
     assert "ulysses does not fit: its cost model is of one replica, the profile has cluster.dp_size 2" in result.stdout
+
+
+def test_jobs_and_show_name_replicas_and_who_measured_what() -> None:
+    with background_service() as service, PlanClient(service.address, call_timeout_s=10) as client:
+        client.create_job("train", with_replicas(PROFILE, 2), context_tokens=CONTEXT_TOKENS)
+        client.submit_batch(0, (5, 7))
+        client.fetch_plan(0, timeout_s=10)
+        client.report_step(0, RankReport(2, 0, 0.0, 0.0, 0.25, 0, 5.4321, (), replica_index=1))
+
+        jobs, shown = (
+            CliRunner().invoke(build_app(), [*command, "--planner", service.address])
+            for command in (["jobs"], ["show", "train", "0"])
+        )
+
+    *_, row = jobs.stdout.splitlines()
+    assert "dp x pp" in jobs.stdout
+    assert row.split()[2:8] == ["two-stages", "2", "x", "2", "x", "1"]
+    lines = shown.stdout.splitlines()
+    assert "replica 1: no pipeline" in lines
+    assert lines[-2].split()[:3] == ["rank", "replica", "stage"]
+    assert lines[-1].split() == ["2", "1", "0", "0.000", "0.000", "0.250", "-", "5.4321"]
