@@ -7,8 +7,8 @@ from infinipipe_contract.model_memory import logits_bytes, parameter_count, toke
 from support_executor.groups import GroupPool
 from support_executor.plans import chunk, cut, make_batch, make_plan, uniform, varied
 from support_executor.proof import gradients_of, prove, run_plan
-from support_executor.ranks import count_collectives
-from support_executor.reference import TINY
+from support_executor.ranks import SEED, count_collectives, train_steps
+from support_executor.reference import TINY, reference_training
 
 FP64_BYTES = 8
 LENGTHS_TOKENS = [31, 12, 1, 8]
@@ -24,6 +24,17 @@ def test_gradients_divided_once_a_step_equal_one_sequence_at_a_time(
     plan = make_plan([CHUNKS], pp_size, batch, uniform(recompute))
 
     prove(groups, plan, batch, sp_size, shards_gradients=False)
+
+
+def test_thirty_steps_with_gradients_divided_once_each_train_as_one_process_does(groups: GroupPool) -> None:
+    batch = make_batch([11, 4, 6])
+    plan = make_plan([[*map(chunk, cut(0, 6, 5)), chunk(*cut(1, 4))], [chunk(*cut(2, 6))]], 2, batch, varied(1))
+
+    ranks = groups.run(4, train_steps, TINY, 2, 2, plan, batch, 30, False)
+
+    expected = reference_training(TINY, SEED, batch, 30)
+    for steps in ranks:
+        assert steps == [pytest.approx(one, rel=1e-9) for one in expected]
 
 
 def test_ranks_without_tokens_take_part_when_gradients_are_divided_once_a_step(groups: GroupPool) -> None:

@@ -90,11 +90,13 @@ def test_a_replica_without_a_chunk_adds_zeros(
     assert [(step.message_count, step.pass_count) for step in idle] == [(0, 0)] * (pp_size * sp_size)
 
 
-def test_several_pipelines_of_several_replicas_add_up(groups: GroupPool) -> None:
+@pytest.mark.parametrize("shards_gradients", [True, False], ids=["zero3", "zero2"])
+def test_several_pipelines_of_several_replicas_add_up(groups: GroupPool, shards_gradients: bool) -> None:
     batch = make_batch([17, 9, 12, 4, 6])
     shape = [[*map(chunk, cut(0, 9, 8))], [chunk(*cut(1, 9))], [chunk(*cut(2, 12))], [chunk(*cut(3, 4), *cut(4, 6))]]
 
-    prove(groups, make_plan(shape, 2, batch, replicas=[1, 0, 1, 0]), batch, 1, dp_size=2)
+    plan = make_plan(shape, 2, batch, replicas=[1, 0, 1, 0])
+    prove(groups, plan, batch, 1, dp_size=2, shards_gradients=shards_gradients)
 
 
 @pytest.mark.parametrize("limit_bytes", [1, 4096])

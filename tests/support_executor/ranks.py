@@ -167,15 +167,24 @@ class _CollectiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
 
 
 def train_steps(
-    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, count: int
+    config: ModelConfig,
+    pp_size: int,
+    sp_size: int,
+    plan: ExecutionPlan,
+    batch: Batch,
+    count: int,
+    shards_gradients: bool = True,
 ) -> list[tuple[float, float]]:
     """Train on the same batch many times; return loss and norm of the gradients of every step."""
     mesh = mesh_of(pp_size, sp_size)
-    return _train(build_stage(config, mesh, dtype=torch.float64, seed=SEED), mesh, plan, batch, count)
+    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    return _train(StepRunner(stage, mesh, shards_gradients=shards_gradients), stage, mesh, plan, batch, count)
 
 
-def _train(stage: Stage, mesh: Mesh, plan: ExecutionPlan, batch: Batch, count: int) -> list[tuple[float, float]]:
-    step_runner, optimizer = StepRunner(stage, mesh), torch.optim.AdamW(stage.parameters(), lr=LEARNING_RATE)
+def _train(
+    step_runner: StepRunner, stage: Stage, mesh: Mesh, plan: ExecutionPlan, batch: Batch, count: int
+) -> list[tuple[float, float]]:
+    optimizer = torch.optim.AdamW(stage.parameters(), lr=LEARNING_RATE)
     seen = []
     for _ in range(count):
         loss = step_runner.run(plan, batch).loss
@@ -191,7 +200,7 @@ def train_replicas(
     """Train on the same batch many times; return loss and norm of every step, and a hash of the last parameters."""
     mesh = mesh_of(pp_size, 1, dp_size=dp_size)
     stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
-    seen = _train(stage, mesh, plan, batch, count)
+    seen = _train(StepRunner(stage, mesh), stage, mesh, plan, batch, count)
     digest = hashlib.sha256()
     for parameter in stage.parameters():
         assert isinstance(parameter, DTensor)
