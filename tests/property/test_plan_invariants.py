@@ -14,8 +14,8 @@ from infinipipe_contract.validate import validate
 from infinipipe_planner.cost_model.token_threshold import token_threshold
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.options import PlanOptions
-from infinipipe_planner.replicas import one_replica
 from infinipipe_planner.solve import solve_plan
+from support_contract import with_replicas
 
 RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
@@ -44,7 +44,6 @@ def profiles(draw: st.DrawFn) -> Profile:
             draw(st.sampled_from([1, 2, 4])),
             device_memory_bytes=1e15,
             usable_memory_ratio=1.0,
-            dp_size=draw(st.sampled_from([1, 1, 2, 3])),
         ),
         forward=draw(costs_of_compute()),
         backward=draw(costs_of_compute()),
@@ -98,6 +97,20 @@ def test_a_plan_keeps_every_rule_of_the_validator_and_never_deadlocks(
     assert timeline.makespan_s >= plan.estimate.ideal_s * (1 - 1e-9)
 
 
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(cases(), POLICIES, st.integers(2, 4))
+def test_a_plan_of_replicas_keeps_every_rule_and_survives_the_wire(
+    case: tuple[Profile, list[int]], policy: str, dp_size: int
+) -> None:
+    profile, lengths = with_replicas(case[0], dp_size), case[1]
+    plan = plan_or_skip(lengths, profile, PlanOptions(policy=policy))
+
+    validate(plan, lengths, profile)
+    assert plan_from_proto(plan_to_proto(plan)) == plan
+    assert plan.estimate.makespan_s >= plan.estimate.ideal_s * (1 - 1e-9)
+    assert len({pipeline.replica_index for pipeline in plan.pipelines}) == min(dp_size, len(lengths))
+
+
 @RUNS
 @given(cases(), POLICIES)
 def test_every_token_is_planned_once_in_order_and_no_chunk_holds_two_contexts(
@@ -147,7 +160,7 @@ def test_memory_stays_within_the_limit_on_every_stage_recomputed_in_bytes(
 @RUNS
 @given(cases(), st.integers(1, 6))
 def test_no_packed_chunk_passes_the_token_threshold(case: tuple[Profile, list[int]], max_slice_count: int) -> None:
-    profile, lengths = one_replica(case[0]), case[1]
+    profile, lengths = case
     plan = plan_or_skip(lengths, profile, PlanOptions(policy="paper", max_slice_count=max_slice_count))
 
     limit = token_threshold(profile, plan.report.slice_count)
@@ -188,11 +201,11 @@ def test_a_searched_plan_is_never_slower_than_the_papers(case: tuple[Profile, li
 
 @settings(max_examples=25, deadline=None)
 @given(cases())
-def test_plenty_of_memory_needs_no_recompute_and_one_pipeline_a_replica(case: tuple[Profile, list[int]]) -> None:
+def test_plenty_of_memory_needs_no_recompute_and_one_pipeline(case: tuple[Profile, list[int]]) -> None:
     profile, lengths = case
     plenty = dataclasses.replace(profile, cluster=dataclasses.replace(profile.cluster, device_memory_bytes=1e15))
 
     plan = solve_plan(lengths, plenty, PlanOptions(policy="paper"))
 
-    assert len(plan.pipelines) == min(profile.cluster.dp_size, len(lengths))
+    assert len(plan.pipelines) == 1
     assert plan.estimate.recompute_ratio == 0.0
