@@ -32,6 +32,8 @@ class Mesh:
         sp_group: Process group of the stage.
         device_mesh: The same as a DeviceMesh with axes ("pp", "sp").
         channels: Channels to the neighbouring stages.
+        ends_group: On the first and the last stage, where these are two: this rank and the one of the same place at the
+            other end of the pipeline; for parameters that both ends hold.
     """
 
     pp_size: int
@@ -42,6 +44,7 @@ class Mesh:
     sp_group: dist.ProcessGroup
     device_mesh: DeviceMesh
     channels: Channels
+    ends_group: dist.ProcessGroup | None
 
     @property
     def rank(self) -> int:
@@ -86,8 +89,10 @@ def init_mesh(pp_size: int, sp_size: int, device: str = "cpu", timeout_s: float 
             )
         device_mesh = _open_mesh(pp_size, sp_size, device, timeout_s)
         channels = open_channels(pp_size, sp_size, rank, timeout_s)
+        ends_group = _open_ends(pp_size, sp_size, timeout_s)
     pp_rank, sp_rank = divmod(rank, sp_size)
-    return Mesh(pp_size, sp_size, pp_rank, sp_rank, this_device, device_mesh.get_group("sp"), device_mesh, channels)
+    sp_group = device_mesh.get_group("sp")
+    return Mesh(pp_size, sp_size, pp_rank, sp_rank, this_device, sp_group, device_mesh, channels, ends_group)
 
 
 def _open_mesh(pp_size: int, sp_size: int, device: str, timeout_s: float) -> DeviceMesh:
@@ -98,6 +103,15 @@ def _open_mesh(pp_size: int, sp_size: int, device: str, timeout_s: float) -> Dev
         groups = [open_group(members, timeout_s) for members in members_of_axis]
         own_groups += [group for group in groups if group is not None]
     return DeviceMesh.from_group(own_groups, device, mesh=ranks, mesh_dim_names=("pp", "sp"))
+
+
+def _open_ends(pp_size: int, sp_size: int, timeout_s: float) -> dist.ProcessGroup | None:
+    """Create the groups of both ends of the pipeline, on all ranks in the same order."""
+    if pp_size == 1:
+        return None
+    last = (pp_size - 1) * sp_size
+    groups = [open_group((place, last + place), timeout_s) for place in range(sp_size)]
+    return next((group for group in groups if group is not None), None)
 
 
 def own_device(device: str) -> torch.device:

@@ -1,7 +1,7 @@
 """Rotary positions as a ``config.json`` describes them, in either of its two ways.
 
-Until transformers 4 the base is ``rope_theta`` and what stretches the angles is ``rope_scaling``; from transformers 5 on
-both lie in ``rope_parameters``. Entry point: ``read_rope``.
+Until transformers 4 the base is ``rope_theta`` and what stretches the angles is ``rope_scaling``; from transformers 5
+on both lie in ``rope_parameters``. Entry point: ``read_rope``.
 """
 
 import json

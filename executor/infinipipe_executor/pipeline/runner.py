@@ -22,6 +22,7 @@ from infinipipe_executor.model.rotary import rotary_table
 from infinipipe_executor.model.stage import Stage
 from infinipipe_executor.parallel.channels import Channel
 from infinipipe_executor.parallel.peers import peers_watched
+from infinipipe_executor.parallel.tied import sum_tied_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.pipeline.saved_bytes import SavedBytes
@@ -71,6 +72,8 @@ class StepRunner:
     def run(self, plan: ExecutionPlan, batch: Batch) -> StepResult:
         """Run the forward and backward passes of one step; adds to the gradients that are already there.
 
+        Those of tied embeddings must not be there: they would be added up between the stages a second time.
+
         Args:
             plan: A validated plan for as many stages as the mesh has, the same on every rank.
             batch: The batch it was made for, the same on every rank.
@@ -87,6 +90,7 @@ class StepRunner:
                 self._methods[instruction.kind](state, instruction)
         with peers_watched(self._mesh.rank, f"step {plan.step}, the end of the step"):
             self._mesh.channels.flush()
+            sum_tied_gradients(self._stage, self._mesh)
             dist.all_reduce(state.loss)
         assert not state.in_flight, "every chunk ran backward"
         assert not state.messages, "every message was used"
