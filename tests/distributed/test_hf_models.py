@@ -11,10 +11,11 @@ from torch import Tensor
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_executor.model.export import export_checkpoint
 from infinipipe_executor.model.source import open_model
+from infinipipe_executor.model.stage import parameter_shapes
 from support_executor.closeness import relative_error
 from support_executor.groups import GroupPool
 from support_executor.hf_models import MODELS, hf_logits, save_random_model
-from support_executor.hf_ranks import logits_of_source, train_and_save
+from support_executor.hf_ranks import logits_of_source, reads_of_source, train_and_save
 from support_executor.hf_runs import run_config
 from support_executor.plans import chunk, cut, make_batch, make_plan
 
@@ -58,6 +59,19 @@ def test_a_loaded_model_gives_the_logits_of_transformers(
     rows = groups.run(pp_size * sp_size, logits_of_source, source, pp_size, sp_size, plan_of(pp_size), BATCH)
 
     assert relative_error(join(rows, sp_size), hf_logits(model, SEQUENCES)) <= TOLERANCE
+
+
+def test_every_rank_reads_its_own_rows_and_all_ranks_together_the_model_once(groups: GroupPool, tmp_path: Path) -> None:
+    save_random_model("qwen 2", tmp_path)
+    source = open_model(run_config(tmp_path))
+
+    reads = [read for rank in groups.run(4, reads_of_source, source, 2, 2) for read in rank]
+
+    read_rows: dict[str, list[int]] = {}
+    for name, start, stop in reads:
+        read_rows.setdefault(name, []).extend(range(start, stop))
+    for name, shape in parameter_shapes(source.config).items():
+        assert sorted(read_rows[name]) == list(range(shape[0])), name
 
 
 def test_a_trained_model_is_exported_and_gives_the_same_logits_in_transformers(

@@ -35,7 +35,9 @@ def write_texts(folder: Path) -> None:
         (folder / f"{index:02}.txt").write_text(" ".join(words) + "\n")
 
 
-def write_run(folder: Path, *, pp_size: int = 2, sp_size: int = 2, changes: Sections | None = None) -> Path:
+def write_run(
+    folder: Path, *, pp_size: int = 2, sp_size: int = 2, changes: Sections | None = None, model: Path | None = None
+) -> Path:
     """Write texts, a profile and a configuration of a tiny run.
 
     Args:
@@ -43,6 +45,7 @@ def write_run(folder: Path, *, pp_size: int = 2, sp_size: int = 2, changes: Sect
         pp_size: Stages.
         sp_size: Ranks of a stage.
         changes: Keys to set or replace, by section.
+        model: Folder with a model that takes the place of the tiny one.
 
     Returns:
         The configuration.
@@ -51,7 +54,7 @@ def write_run(folder: Path, *, pp_size: int = 2, sp_size: int = 2, changes: Sect
     (folder / "profile.json").write_text(profile_to_json(tiny_profile(pp_size, sp_size)))
     sections: dict[str, dict[str, object]] = {
         "job": {"name": "tiny", "steps": 4, "seed": 3},
-        "model": {key: getattr(TINY, key) for key in MODEL_KEYS},
+        "model": {"path": str(model)} if model else {key: getattr(TINY, key) for key in MODEL_KEYS},
         "data": {
             "corpus": "texts",
             "pattern": "*.txt",
@@ -127,7 +130,8 @@ def torchrun(
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
     command += [*module, "--config", str(config), "--planner", planner]
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    python_path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": python_path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     started_s = time.monotonic()
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -28,20 +28,25 @@ _LLAMA3 = {
     "original_max_position_embeddings": 32,
 }
 
-MODELS: dict[str, Callable[[], Any]] = {
-    "llama 2": lambda: transformers.LlamaConfig(**_SIZES),
-    "llama 3, tied": lambda: transformers.LlamaConfig(**_SIZES, rope_parameters=_LLAMA3, tie_word_embeddings=True),
-    "qwen 2": lambda: transformers.Qwen2Config(**_SIZES),
-    "qwen 2, tied": lambda: transformers.Qwen2Config(**_SIZES, tie_word_embeddings=True),
-    "qwen 3": lambda: transformers.Qwen3Config(**_SIZES, head_dim=16),
-    "qwen 3, tied": lambda: transformers.Qwen3Config(**_SIZES, head_dim=16, tie_word_embeddings=True),
-    "mistral": lambda: transformers.MistralConfig(**_SIZES, sliding_window=CONTEXT_TOKENS, rms_norm_eps=1e-5),
+MODELS: dict[str, Callable[..., Any]] = {
+    "llama 2": lambda **more: transformers.LlamaConfig(**_SIZES | more),
+    "llama 3, tied": lambda **more: transformers.LlamaConfig(
+        **_SIZES | more, rope_parameters=_LLAMA3, tie_word_embeddings=True
+    ),
+    "qwen 2": lambda **more: transformers.Qwen2Config(**_SIZES | more),
+    "qwen 2, tied": lambda **more: transformers.Qwen2Config(**_SIZES | more, tie_word_embeddings=True),
+    "qwen 3": lambda **more: transformers.Qwen3Config(**_SIZES | more, head_dim=16),
+    "qwen 3, tied": lambda **more: transformers.Qwen3Config(**_SIZES | more, head_dim=16, tie_word_embeddings=True),
+    "mistral": lambda **more: transformers.MistralConfig(
+        **_SIZES | more, sliding_window=CONTEXT_TOKENS, rms_norm_eps=1e-5
+    ),
 }
 
 
-def save_random_model(name: str, folder: Path, *, shard_size: str = "5GB") -> Any:
+def save_random_model(name: str, folder: Path, *, shard_size: str = "5GB", **sizes: int) -> Any:
     """Save a model none of whose parameters has a value that stands for nothing, such as 0 or 1; return it."""
-    model = transformers.AutoModelForCausalLM.from_config(MODELS[name]())
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(MODELS[name](**sizes))
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():

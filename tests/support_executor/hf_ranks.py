@@ -1,14 +1,16 @@
 """What the ranks of a group run with models from folders."""
 
 from pathlib import Path
+from unittest import mock
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.model.hf_weights import HfWeights
 from infinipipe_executor.model.model_file import write_model_file
 from infinipipe_executor.model.source import ModelSource
 from infinipipe_executor.model.stage import Stage, build_stage
@@ -21,6 +23,20 @@ def logits_of_source(source: ModelSource, pp_size: int, sp_size: int, plan: Exec
     """Load a model and run a batch through it; return this rank's rows of the logits, none but on the last stage."""
     stage, mesh = _build(source, pp_size, sp_size)
     return _logits(stage, mesh, plan, batch)
+
+
+def reads_of_source(source: ModelSource, pp_size: int, sp_size: int) -> list[tuple[str, int, int]]:
+    """Load a model; return what this rank read: our names, first rows and rows behind the last ones."""
+    reads: list[tuple[str, int, int]] = []
+    read = HfWeights.read_rows
+
+    def spy(weights: HfWeights, name: str, start: int, stop: int) -> Tensor:
+        reads.append((name, start, stop))
+        return read(weights, name, start, stop)
+
+    with mock.patch.object(HfWeights, "read_rows", spy):
+        _build(source, pp_size, sp_size)
+    return reads
 
 
 def train_and_save(
@@ -39,7 +55,7 @@ def train_and_save(
 
 def save_model(stage: Stage, source: ModelSource, folder: Path) -> None:
     """Save the parts of a checkpoint that an export reads."""
-    dcp.save({f"model.{name}": parameter for name, parameter in stage.named_parameters()}, checkpoint_id=folder)
+    save({f"model.{name}": parameter for name, parameter in stage.named_parameters()}, checkpoint_id=folder)
     write_model_file(folder, source.description)
 
 

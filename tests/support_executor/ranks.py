@@ -158,9 +158,10 @@ def train_embeddings(
     return before, _own_part(stage.embedding.weight)
 
 
-def _own_part(parameter: nn.Parameter) -> Tensor:
+def _own_part(parameter: Tensor) -> Tensor:
     assert isinstance(parameter, DTensor)
-    return parameter.detach().to_local()
+    own: Tensor = parameter.to_local()
+    return own.detach()
 
 
 def clip(

@@ -30,8 +30,9 @@ def export(
         _fail(str(error), EXIT_USAGE)
     except OSError as error:
         _fail(f"cannot write {output}: {error.strerror or error}")
+    files = "one file" if report.file_count == 1 else f"{report.file_count} files"
     typer.echo(
-        f"{output}: {report.tensor_count} tensors, {report.written_bytes:,} bytes, in {report.file_count} files; "
+        f"{output}: {report.tensor_count} tensors, {report.written_bytes:,} bytes, in {files}; "
         f"{_describe_tokenizer(report.tokenizer, report.copied)}"
     )
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
-from torch.distributed.checkpoint import CheckpointException, FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.model.config import ModelConfig
@@ -138,7 +139,7 @@ def _stored_tensors(checkpoint: Path) -> dict[str, TensorStorageMetadata]:
     try:
         stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     except (OSError, CheckpointException, pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{checkpoint} is no checkpoint, or a broken one: {error}") from error
+        raise ConfigError(f"{checkpoint} is no checkpoint, or a broken one: {_reason(error)}") from error
     return {
         key.removeprefix(KEY_PREFIX): entry
         for key, entry in stored.items()
@@ -178,9 +179,9 @@ def _write_tensors(
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
-                dcp.load(part, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+                load(part, storage_reader=FileSystemReader(checkpoint), no_dist=True)
         except (OSError, CheckpointException, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-            raise ConfigError(f"{checkpoint} is broken: {error}") from error
+            raise ConfigError(f"{checkpoint} is broken: {_reason(error)}") from error
         save_file(
             {to_hf(name): part[KEY_PREFIX + name] for name in names}, folder / file_name, metadata={"format": "pt"}
         )
@@ -190,6 +191,14 @@ def _write_tensors(
         total = sum(map(_bytes_of, tensors.values()))
         _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
     return len(parts)
+
+
+def _reason(error: BaseException) -> str:
+    """Take the first sentence of the cause, out of what may be pages with the tracebacks of several ranks."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].partition(". ")[0]
 
 
 def _divide(tensors: Mapping[str, TensorStorageMetadata], file_bytes: int) -> list[list[str]]:

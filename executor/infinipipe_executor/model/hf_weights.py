@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -141,7 +142,7 @@ def _find_files(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[safe_open]:
+def _opened(path: Path) -> Iterator[Any]:  # the library has no types
     """Open a file of tensors, and say its name when it is broken."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:

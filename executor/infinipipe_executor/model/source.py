@@ -104,8 +104,9 @@ def _model_config(hf: HfConfig, dropout: float) -> ModelConfig:
 
 def _describe(folder: Path, hf: HfConfig, weights: HfWeights, context_tokens: int) -> str:
     left_out = f", {len(weights.constants)} constants left out" if weights.constants else ""
-    files = len(set(weights.files.values()))
-    sentence = f"model: {folder} ({hf.family}), {len(weights.files)} tensors in {files} files{left_out}"
+    count = len(set(weights.files.values()))
+    files = "one file" if count == 1 else f"{count} files"
+    sentence = f"model: {folder} ({hf.family}), {len(weights.files)} tensors in {files}{left_out}"
     if hf.trained_tokens is not None and context_tokens > hf.trained_tokens:
         sentence += (
             f"; made for sequences of up to {hf.trained_tokens} tokens (max_position_embeddings), "

@@ -6,21 +6,21 @@ the same bits, and the same update keeps the copies identical for ever.
 """
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.stage import Stage
 
 
-def tied_parameter(stage: Stage, mesh: Mesh) -> nn.Parameter | None:
+def tied_parameter(stage: Stage, mesh: Mesh) -> Tensor | None:
     """Find the parameter that the stage at the other end of the pipeline holds, too; None where there is none."""
     if not stage.config.ties_embeddings or mesh.pp_size == 1 or stage.embedding is None:
         return None
     return stage.embedding.weight
 
 
-def is_copy(parameter: nn.Parameter, stage: Stage, mesh: Mesh) -> bool:
+def is_copy(parameter: Tensor, stage: Stage, mesh: Mesh) -> bool:
     """Tell whether a parameter counts on the first stage: the last one holds a copy of it."""
     return mesh.is_last_stage and parameter is tied_parameter(stage, mesh)
 
