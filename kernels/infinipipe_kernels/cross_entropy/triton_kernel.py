@@ -4,6 +4,10 @@ Rows may have any length; offsets of rows are int64, for logits pass 2^31 elemen
 131072. A target outside the vocabulary gives a loss that is not a number: reading on would read another row.
 """
 
+# Kernels are written in Triton's language, of which type checkers see the Python only.
+# mypy: disable-error-code="untyped-decorator"
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+
 import torch
 import triton
 import triton.language as tl

@@ -4,6 +4,10 @@ The gradient of the weight is summed in two steps, in an order that depends on t
 own rows, then torch sums the programs' parts. The same input gives the same bits.
 """
 
+# Kernels are written in Triton's language, of which type checkers see the Python only.
+# mypy: disable-error-code="untyped-decorator"
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+
 import torch
 import triton
 import triton.language as tl

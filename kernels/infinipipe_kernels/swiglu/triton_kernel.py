@@ -1,5 +1,9 @@
 """SwiGLU in Triton: element by element, counted in int64."""
 
+# Kernels are written in Triton's language, of which type checkers see the Python only.
+# mypy: disable-error-code="untyped-decorator"
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+
 import torch
 import triton
 import triton.language as tl

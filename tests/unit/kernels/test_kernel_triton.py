@@ -56,9 +56,7 @@ def leaf(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape).to(dtype).to(DEVICE).requires_grad_()
 
 
-def assert_equal_up_to_rounding(
-    actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], dtype: torch.dtype
-) -> None:
+def assert_equal_up_to_rounding(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], dtype: torch.dtype) -> None:
     for have, wanted in zip(actual, expected, strict=True):
         assert relative_error(have, wanted) <= DTYPES[dtype]
 
@@ -132,7 +130,7 @@ def test_a_target_outside_the_vocabulary_makes_the_loss_nan(target: int) -> None
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
-@pytest.mark.parametrize(("tokens", "width"), [(0, 8), (1, 1), (63, 111), (100, 64), (3, 5000)])
+@pytest.mark.parametrize(("tokens", "width"), [(0, 8), (1, 8), (63, 111), (100, 64), (3, 5000)])
 def test_a_norm_and_its_gradients_equal_the_reference(tokens: int, width: int, dtype: torch.dtype) -> None:
     x, weight = leaf(tokens, width, dtype=dtype), leaf(width, dtype=dtype)
     gradient = torch.randn(tokens, width).to(dtype).to(DEVICE)
@@ -185,6 +183,7 @@ def test_an_activation_and_its_gradients_equal_the_reference(tokens: int, width:
     assert_equal_up_to_rounding((output, *gradients), (expected, *expected_gradients), dtype)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # numpy's, under the interpreter
 def test_large_gates_stay_finite() -> None:
     gate = torch.tensor([[-1e4, 1e4]], device=DEVICE, requires_grad=True)
 
@@ -209,13 +208,14 @@ def test_inputs_and_gradients_with_gaps_are_read_right() -> None:
 def test_the_kernels_save_what_torchs_operators_save(runs: Runs) -> None:
     def saved_bytes() -> list[int]:
         saved = []
-        x, up, weight = leaf(9, 16, dtype=torch.bfloat16), leaf(9, 16, dtype=torch.bfloat16), torch.ones(16)
+        x, up, weight = (leaf(*shape, dtype=torch.bfloat16) for shape in ((9, 16), (9, 16), (16,)))
         targets = torch.zeros(9, dtype=torch.int64, device=DEVICE)
-        for operator in (
-            lambda: rms_norm(x, weight.to(x), 1e-5),
+        operators: list[Callable[[], Tensor]] = [
+            lambda: rms_norm(x, weight, 1e-5),
             lambda: swiglu(x, up),
-            lambda: cross_entropy_(x.detach().requires_grad_() * 1, targets, 1.0, IGNORE),
-        ):
+            lambda: cross_entropy_(x * 1, targets, 1.0, IGNORE),
+        ]
+        for operator in operators:
             meter = SavedBytes()
             with meter:
                 output = operator()

@@ -51,7 +51,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
             def get_current_device(self) -> int:
                 return capability
 
-            def get_current_stream(self, device: int) -> int:
+            def get_current_stream(self, _device: int) -> int:
                 return 0
 
         monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
