@@ -20,6 +20,8 @@ from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.start import join_ranks
 from infinipipe_executor.trainer import Trainer
+from infinipipe_kernels.attention import choose_backend
+from infinipipe_kernels.dispatch import describe_operators
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,8 @@ def run_training(config: RunConfig, planner_address: str) -> None:
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
+        logger.info("attention: %s", choose_backend(mesh.device).description)
+        logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights)
         profile = given or _measure(config, model, mesh, stage, dtype.itemsize)

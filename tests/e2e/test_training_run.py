@@ -89,6 +89,7 @@ def test_two_stages_of_two_ranks_train_on_text_like_one_process_would(tmp_path: 
     assert losses[-1] < 0.7 * losses[0]
     assert "24 documents, 0 skipped; 3 longer than 128 tokens, truncated" in ended.output
     assert "passes not seen by the fit are off by" in ended.output
+    assert ended.output.count("attention: torch's flash kernel for the CPU") == 1, ended.output
 
     # All ranks reported what they measured, and the loss is that of one process that runs one sequence at a time.
     expected = reference_step(TINY, 3, reference_batch(config, 0))
