@@ -6,7 +6,7 @@ from typing import Any
 from infinipipe_executor.config import RunConfig
 from support_executor.hf_models import CONTEXT_TOKENS
 
-SIZES = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "ffn": 48, "vocab": 97}
+SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "ffn": 48, "vocab": 97}
 
 
 def run_config(folder: Path | None, *, context_tokens: int = CONTEXT_TOKENS, **data: Any) -> RunConfig:
