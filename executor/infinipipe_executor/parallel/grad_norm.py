@@ -16,8 +16,8 @@ def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
     """Scale the gradients of the whole model so that their norm is at most ``max_norm``.
 
     Every element of a gradient lives on exactly one rank of a replica, so one sum of squares over the ranks of the
-    first replica, in fp64, is the norm of the model, and all ranks apply the same factor. A tied embedding lives at both
-    ends of the pipeline and counts once.
+    first replica, in fp64, is the norm of the model, and all ranks apply the same factor. A tied embedding lives at
+    both ends of the pipeline and counts once.
 
     Args:
         stage: This rank's stage, after the backward pass.
