@@ -17,7 +17,7 @@ class TextFiles:
     @property
     def kind(self) -> str:
         """Name the kind of the files."""
-        return "text files"
+        return "whole files"
 
     def columns_of(self, file_index: int) -> frozenset[str]:  # noqa: ARG002  # every file is alike
         """Every file is a text."""

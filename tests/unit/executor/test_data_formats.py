@@ -198,7 +198,7 @@ def test_files_of_several_kinds_are_refused_until_the_pattern_is_said(tmp_path: 
 
     with pytest.raises(DataError, match=r"several kinds \(1 other, 1 \.jsonl\): .*\(\[data\] pattern\)"):
         open_corpus(data_config(tmp_path, tmp_path / "d"), VOCAB)
-    for pattern, kind in (("*.jsonl", "JSON lines"), ("*.py", "text files")):
+    for pattern, kind in (("*.jsonl", "JSON lines"), ("*.py", "whole files")):
         assert kind in str(open_corpus(data_config(tmp_path, tmp_path / "d", pattern=pattern), VOCAB).report)
 
 
