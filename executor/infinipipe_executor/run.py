@@ -10,6 +10,7 @@ from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.model.config import ModelConfig, check_layout
+from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepRunner
@@ -35,13 +36,14 @@ def run_training(config: RunConfig, planner_address: str) -> None:
     """
     torch.set_num_threads(1)  # ranks share the cores of their machine
     cluster, dtype = config.cluster, DTYPES[config.model.dtype]
-    model = ModelConfig(**config.model.model_dump(exclude={"dtype"}))
+    source = open_model(config)
+    model = source.config
     check_layout(model, cluster.pp_size, cluster.sp_size)
     check_device(model, cluster.device, dtype)
     own_device(cluster.device)
     measures = config.planner.profile == "measure"
     given = None if measures else read_profile(config, model, dtype.itemsize)
-    corpus = open_corpus(config.data, model.vocab)
+    corpus = open_corpus(data_of_model(config), model.vocab)
     logger.info("%s", corpus.report)
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s) as client:
@@ -52,7 +54,7 @@ def run_training(config: RunConfig, planner_address: str) -> None:
         logger.info("attention: %s", choose_backend(mesh.device).description)
         logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
-        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed)
+        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights)
         profile = given or _measure(config, model, mesh, stage, dtype.itemsize)
         planning = open_planning(config, client, profile)
         Trainer(config, mesh, stage, corpus, planning, _open_host_group(config)).train()

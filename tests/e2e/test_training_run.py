@@ -13,6 +13,7 @@ from infinipipe_executor.config import load_config
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.data.sampler import BatchSampler
+from infinipipe_executor.model.source import open_model
 from support_e2e.runs import TINY, Sections, planner_process, torchrun, write_run
 from support_executor.reference import reference_step
 
@@ -28,7 +29,7 @@ STEP_LINE = re.compile(
 
 def reference_batch(config_path: Path, step: int) -> Batch:
     config = load_config(config_path)
-    corpus = open_corpus(config.data, config.model.vocab)
+    corpus = open_corpus(config.data, open_model(config).config.vocab)
     sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
     return Batch(tuple(corpus.sequence(index) for index in sampler.indices(step)))
 
