@@ -20,6 +20,8 @@ from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.start import join_ranks
 from infinipipe_executor.trainer import Trainer
+from infinipipe_kernels.attention import choose_backend
+from infinipipe_kernels.dispatch import describe_operators
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,12 @@ def run_training(config: RunConfig, planner_address: str) -> None:
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s) as client:
         join_ranks(cluster)
-        mesh = init_mesh(cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s)
-        torch.manual_seed(config.job.seed * cluster.pp_size * cluster.sp_size + mesh.rank)  # dropout: each rank its own
+        mesh = init_mesh(
+            cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
+        )
+        logger.info("attention: %s", choose_backend(mesh.device).description)
+        logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
+        torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights)
         profile = given or _measure(config, model, mesh, stage, dtype.itemsize)
         planning = open_planning(config, client, profile)
@@ -67,7 +73,7 @@ def _open_host_group(config: RunConfig) -> dist.ProcessGroup:
 
 
 def _measure(config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, dtype_bytes: int) -> Profile:
-    runner = StepRunner(stage, mesh)
+    runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
     measured = measure_profile(model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes)
     stage.zero_grad()
     logger.info(

@@ -1,4 +1,4 @@
-"""Clipping by the global norm, over all stages and all ranks of a stage."""
+"""Clipping by the global norm, over all stages and all ranks of a stage; replicas hold the same gradients."""
 
 import math
 
@@ -15,8 +15,9 @@ from infinipipe_executor.parallel.tied import is_copy
 def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
     """Scale the gradients of the whole model so that their norm is at most ``max_norm``.
 
-    Every element of a gradient lives on exactly one rank, so one sum of squares over all ranks, in fp64, is the norm of
-    the model, and all ranks apply the same factor. A tied embedding lives at both ends of the pipeline and counts once.
+    Every element of a gradient lives on exactly one rank of a replica, so one sum of squares over the ranks of the
+    first replica, in fp64, is the norm of the model, and all ranks apply the same factor. A tied embedding lives at
+    both ends of the pipeline and counts once.
 
     Args:
         stage: This rank's stage, after the backward pass.
@@ -36,7 +37,7 @@ def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
         if parameter.grad is None:
             continue
         shards.append(_local(parameter.grad))
-        if not is_copy(parameter, stage, mesh):
+        if mesh.dp_rank == 0 and not is_copy(parameter, stage, mesh):
             square += torch.linalg.vector_norm(shards[-1], dtype=torch.float64) ** 2
     with peers_watched(mesh.rank, "the sum of the gradient norm"):
         dist.all_reduce(square)
