@@ -5,6 +5,7 @@ All ranks of a stage work on the same loss, so gradients are summed, never avera
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,18 +35,26 @@ class Stage(nn.Module):
         pp_size: Stages.
         stage_index: 0-based stage.
         dtype: Type of the activations.
+        stage_layers: Layers of every stage; None divides them evenly.
 
     Raises:
         LayoutError: If the layers cannot be divided among the stages.
     """
 
-    def __init__(self, config: ModelConfig, pp_size: int, stage_index: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        pp_size: int,
+        stage_index: int,
+        dtype: torch.dtype,
+        stage_layers: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         check_layout(config, pp_size, sp_size=1)
         self.config = config
         self.dtype = dtype
         is_first, is_last = stage_index == 0, stage_index == pp_size - 1
-        stage_layers = divide_layers(config.layers, pp_size)
+        stage_layers = stage_layers or divide_layers(config.layers, pp_size)
         first_layer = sum(stage_layers[:stage_index])
         self.embedding = nn.Embedding(config.vocab, config.hidden) if is_first else None
         self.layers = nn.ModuleDict(
@@ -77,7 +86,9 @@ class Stage(nn.Module):
         return cross_entropy_(self.head(self.norm(x)), chunk_pass.target_ids, chunk_pass.loss_scale, IGNORE_TARGET)
 
 
-def build_stage(config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: int) -> Stage:
+def build_stage(
+    config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: int, stage_layers: Sequence[int] | None = None
+) -> Stage:
     """Build this rank's stage with its first weights, sharded over the ranks of the stage.
 
     Args:
@@ -85,6 +96,7 @@ def build_stage(config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: in
         mesh: Where this rank stands.
         dtype: Type of the computation. In bf16 and fp16, parameters and the reduction of gradients stay fp32.
         seed: Seed of the weights; the same seed gives the same model on every layout.
+        stage_layers: Layers of every stage; None divides them evenly.
 
     Raises:
         LayoutError: If the model cannot be divided among these stages and ranks.
@@ -94,7 +106,7 @@ def build_stage(config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: in
     check_device(config, mesh.device.type, dtype)
     state_dtype = torch.promote_types(dtype, torch.float32)
     with torch.device("meta"):
-        stage = Stage(config, mesh.pp_size, mesh.pp_rank, dtype).to(state_dtype)
+        stage = Stage(config, mesh.pp_size, mesh.pp_rank, dtype, stage_layers).to(state_dtype)
     _shard(stage, mesh, dtype, state_dtype)
     stage.to_empty(device=mesh.device)
     with torch.no_grad():
