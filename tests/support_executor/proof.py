@@ -1,5 +1,7 @@
 """The proof: loss and every gradient of a step equal those of the reference."""
 
+from dataclasses import replace
+
 import torch
 
 from infinipipe_contract.plan import ExecutionPlan
@@ -25,10 +27,12 @@ def run_plan(
     sp_size: int,
     config: ModelConfig = TINY,
     dtype: torch.dtype = torch.float64,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
     """Run a plan on as many ranks as it has stages, times ``sp_size``."""
     pp_size = plan.stage_count
-    steps: list[RankStep] = groups.run(pp_size * sp_size, run_step, config, pp_size, sp_size, plan, batch, dtype)
+    args = (config, pp_size, sp_size, plan, batch, dtype, stage_layers)
+    steps: list[RankStep] = groups.run(pp_size * sp_size, run_step, *args)
     return steps
 
 
@@ -46,11 +50,17 @@ def largest_error(steps: list[RankStep], reference: ReferenceStep) -> float:
 
 
 def prove(
-    groups: GroupPool, plan: ExecutionPlan, batch: Batch, sp_size: int, config: ModelConfig = TINY
+    groups: GroupPool,
+    plan: ExecutionPlan,
+    batch: Batch,
+    sp_size: int,
+    config: ModelConfig = TINY,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
     """Run a plan, which must be valid, and compare it with the reference."""
-    validate(plan, batch.lengths_tokens, make_profile(config, plan.stage_count, sp_size))
-    steps = run_plan(groups, plan, batch, sp_size, config)
+    profile = replace(make_profile(config, plan.stage_count, sp_size), layer_division=stage_layers)
+    validate(plan, batch.lengths_tokens, profile)
+    steps = run_plan(groups, plan, batch, sp_size, config, stage_layers=stage_layers)
     error = largest_error(steps, _reference(config, batch))
     assert error <= TOLERANCE, f"relative error {error:.1e}"
     return steps

@@ -56,10 +56,11 @@ def run_step(
     plan: ExecutionPlan,
     batch: Batch,
     dtype: torch.dtype = torch.float64,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> RankStep:
     """Build the stage, run one step, report everything; dropout masks come from a seed of the rank."""
     mesh = mesh_of(pp_size, sp_size)
-    stage = build_stage(config, mesh, dtype=dtype, seed=SEED)
+    stage = build_stage(config, mesh, dtype=dtype, seed=SEED, stage_layers=stage_layers)
     torch.manual_seed(mesh.rank)
     before = mesh.channels.message_count
     result = StepRunner(stage, mesh).run(plan, batch)
