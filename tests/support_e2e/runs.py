@@ -127,7 +127,8 @@ def torchrun(
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
     command += [*module, "--config", str(config), "--planner", planner]
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))  # workers run what the test runs
+    environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     started_s = time.monotonic()
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
