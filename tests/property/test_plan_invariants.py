@@ -43,7 +43,7 @@ def divisions(draw: st.DrawFn, layers: int, pp_size: int) -> tuple[int, ...] | N
     """Layers of every stage, however uneven, or none chosen."""
     if draw(st.booleans()):
         return None
-    cuts = sorted(draw(st.sets(st.integers(1, layers - 1), min_size=pp_size - 1, max_size=pp_size - 1)))
+    cuts = sorted(draw(st.permutations(range(1, layers)))[: pp_size - 1])
     return tuple(end - start for start, end in zip([0, *cuts], [*cuts, layers], strict=True))
 
 
