@@ -82,12 +82,12 @@ def _link(small_s: float, large_s: float) -> LinkCost:
 
 
 def mean_of_stages(seconds: Sequence[float], mesh: Mesh) -> list[float]:
-    """Maximum over the ranks of a stage, mean over the stages, element by element."""
+    """Maximum over the ranks of a stage, mean over the stages of all replicas, element by element."""
     mean = torch.tensor(seconds, dtype=torch.float64, device=mesh.device)
     with peers_watched(mesh.rank, "the measurement of the profile"):
         dist.all_reduce(mean, dist.ReduceOp.MAX, group=mesh.sp_group)
         dist.all_reduce(mean)
-    return [float(value) / (mesh.pp_size * mesh.sp_size) for value in mean]
+    return [float(value) / dist.get_world_size() for value in mean]
 
 
 def slowest(seconds: Sequence[float], mesh: Mesh) -> list[float]:

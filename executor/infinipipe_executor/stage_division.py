@@ -71,7 +71,9 @@ def divide_stages(
         return StageDivision(profile.stage_layers, "the profile's ([planner] profile)")
     head = head_layers(model.shape, attended_tokens)
     usable_bytes = cluster.device_memory_bytes * cluster.usable_memory_ratio
-    limits = most_stage_layers(model.shape, cluster.pp_size, cluster.sp_size, usable_bytes)
+    limits = most_stage_layers(
+        model.shape, cluster.pp_size, cluster.sp_size, usable_bytes, shards_gradients=cluster.shards_gradients
+    )
     stage_layers = divide_layers_by_cost(model.layers, cluster.pp_size, head, limits)
     reason = f"by cost, the head counts as {head:.1f} layers where a token attends to {attended_tokens:,.0f} tokens"
     return StageDivision(stage_layers, reason)

@@ -134,9 +134,10 @@ def model_state_bytes(
     stage_index: int,
     param_bytes: int = 4,
     *,
+    shards_gradients: bool = True,
     stage_layers: Sequence[int] | None = None,
 ) -> float:
-    """Parameters, gradients and both AdamW moments of one device of a stage under ZeRO-3 (paper, Eq. 6: M_ms(p)).
+    """Parameters, gradients and both AdamW moments of one device of a stage (paper, Eq. 6: M_ms(p)).
 
     Args:
         shape: Sizes of the model.
@@ -144,24 +145,39 @@ def model_state_bytes(
         sp_size: Ranks of one stage, among which the state is divided.
         stage_index: 0-based stage.
         param_bytes: Bytes of one element of the state.
+        shards_gradients: Whether gradients are divided among the ranks after every chunk (ZeRO-3); else every rank adds
+            up those of the whole stage until the step's last backward pass divides them.
         stage_layers: Layers of every stage.
 
     Returns:
         Bytes of one device.
     """
-    return 4 * param_bytes * parameter_count(shape, pp_size, stage_index, stage_layers=stage_layers) / sp_size
+    parameters = parameter_count(shape, pp_size, stage_index, stage_layers=stage_layers)
+    gradients = parameters / sp_size if shards_gradients else parameters
+    return param_bytes * (3 * parameters / sp_size + gradients)
 
 
-def most_stage_layers(shape: DecoderShape, pp_size: int, sp_size: int, usable_bytes: float) -> tuple[int, ...]:
+def most_stage_layers(
+    shape: DecoderShape, pp_size: int, sp_size: int, usable_bytes: float, *, shards_gradients: bool = True
+) -> tuple[int, ...]:
     """Most layers of every stage whose model states fit in memory, at least 1; activations are not counted.
 
     How many bytes activations take is for plans to decide, which can recompute them.
     """
-    none, one = ((count,) * pp_size for count in (0, 1))
     limits = []
     for stage in range(pp_size):
-        outer_bytes = model_state_bytes(shape, pp_size, sp_size, stage, stage_layers=none)
-        layer_bytes = model_state_bytes(shape, pp_size, sp_size, stage, stage_layers=one) - outer_bytes
+        outer_bytes, one_layer_bytes = (
+            model_state_bytes(
+                shape,
+                pp_size,
+                sp_size,
+                stage,
+                shards_gradients=shards_gradients,
+                stage_layers=(count,) * pp_size,
+            )
+            for count in (0, 1)
+        )
+        layer_bytes = one_layer_bytes - outer_bytes
         limits.append(min(max(1, int((usable_bytes - outer_bytes) / layer_bytes)), shape.layers))
     return tuple(limits)
 

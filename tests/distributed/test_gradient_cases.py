@@ -221,4 +221,4 @@ def test_layers_divided_by_hand_are_all_there(groups: GroupPool, stage_layers: t
         [chunks], len(stage_layers), batch, lambda stage, index: (stage + index) % (stage_layers[stage] + 1)
     )
 
-    prove(groups, plan, batch, sp_size, config, stage_layers)
+    prove(groups, plan, batch, sp_size, config, stage_layers=stage_layers)

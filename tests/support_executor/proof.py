@@ -27,12 +27,15 @@ def run_plan(
     sp_size: int,
     config: ModelConfig = TINY,
     dtype: torch.dtype = torch.float64,
+    *,
+    dp_size: int = 1,
+    shards_gradients: bool = True,
     stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
-    """Run a plan on as many ranks as it has stages, times ``sp_size``."""
+    """Run a plan on as many ranks as it has stages, times ``sp_size``, times ``dp_size``."""
     pp_size = plan.stage_count
-    args = (config, pp_size, sp_size, plan, batch, dtype, stage_layers)
-    steps: list[RankStep] = groups.run(pp_size * sp_size, run_step, *args)
+    args = (config, pp_size, sp_size, plan, batch, dtype, dp_size, shards_gradients, stage_layers)
+    steps: list[RankStep] = groups.run(dp_size * pp_size * sp_size, run_step, *args)
     return steps
 
 
@@ -41,10 +44,13 @@ def gradients_of(steps: list[RankStep]) -> dict[str, torch.Tensor]:
 
 
 def largest_error(steps: list[RankStep], reference: ReferenceStep) -> float:
-    """Largest relative error of the loss, as every rank tells it, and of every gradient."""
-    gradients = gradients_of(steps)
-    assert gradients.keys() == reference.gradients.keys()
-    errors = [relative_error(gradient, reference.gradients[name]) for name, gradient in gradients.items()]
+    """Largest relative error of the loss, as every rank tells it, and of every gradient on every replica."""
+    assert gradients_of(steps).keys() == reference.gradients.keys()
+    errors = [
+        relative_error(gradient, reference.gradients[name])
+        for step in steps
+        for name, gradient in step.gradients.items()
+    ]
     scale = abs(reference.loss) or 1.0
     return max(errors + [abs(step.loss - reference.loss) / scale for step in steps])
 
@@ -55,12 +61,24 @@ def prove(
     batch: Batch,
     sp_size: int,
     config: ModelConfig = TINY,
+    *,
+    dp_size: int = 1,
+    shards_gradients: bool = True,
     stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
     """Run a plan, which must be valid, and compare it with the reference."""
-    profile = replace(make_profile(config, plan.stage_count, sp_size), layer_division=stage_layers)
-    validate(plan, batch.lengths_tokens, profile)
-    steps = run_plan(groups, plan, batch, sp_size, config, stage_layers=stage_layers)
+    profile = make_profile(config, plan.stage_count, sp_size, dp_size=dp_size)
+    validate(plan, batch.lengths_tokens, replace(profile, layer_division=stage_layers))
+    steps = run_plan(
+        groups,
+        plan,
+        batch,
+        sp_size,
+        config,
+        dp_size=dp_size,
+        shards_gradients=shards_gradients,
+        stage_layers=stage_layers,
+    )
     error = largest_error(steps, _reference(config, batch))
     assert error <= TOLERANCE, f"relative error {error:.1e}"
     return steps

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from infinipipe_contract.codec import profile_to_json
+from infinipipe_contract.errors import ModelConfigError
+from infinipipe_contract.hf_config import read_hf_config
 from infinipipe_contract.model_flops import mean_attended_tokens
-from infinipipe_planner.analytic.hf_config import ModelConfigError, read_decoder_shape
 from infinipipe_planner.analytic.profile import DEFAULT_ATTENDED_TOKENS, HardwareError, build_profile
 from infinipipe_planner.cli.inputs import InputError, read_lengths
 from infinipipe_planner.cli.model import (
@@ -50,9 +51,8 @@ def analytic(
     try:
         hardware = read_hardware(device, nodes, devices_per_node)
         attended_tokens = DEFAULT_ATTENDED_TOKENS if lengths is None else _attended_tokens(lengths)
-        made = build_profile(
-            read_decoder_shape(model), hardware, pp, sp, model_name=name_model(model), attended_tokens=attended_tokens
-        )
+        shape = read_hf_config(model).shape
+        made = build_profile(shape, hardware, pp, sp, model_name=name_model(model), attended_tokens=attended_tokens)
     except (InputError, InvalidLengthsError, ModelConfigError, HardwareError) as error:
         fail(str(error), EXIT_USAGE)
     write_result(profile_to_json(made), output)
