@@ -22,6 +22,7 @@ class ModelShape:
         ffn: Width of the feed-forward layer.
         vocab: Entries of the vocabulary.
         dtype_bytes: Bytes of one activation element (paper: e).
+        query_dim: Width of all query heads together; None where it is ``hidden``, as in the paper.
     """
 
     layers: int
@@ -30,6 +31,12 @@ class ModelShape:
     ffn: int
     vocab: int
     dtype_bytes: int
+    query_dim: int | None = None
+
+    @property
+    def heads_dim(self) -> int:
+        """Width of all query heads and all key heads together (paper: D + D_kv)."""
+        return (self.hidden if self.query_dim is None else self.query_dim) + self.kv_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,22 @@ class ComputeCost:
     alpha1: float
     alpha2: float
     beta1: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCost:
+    """What the last stage does behind its layers: final norm, projection to the vocabulary, loss.
+
+    Seconds of one device per token that it holds; the ranks of the stage share a chunk's tokens. Not divided by the
+    stages, as only one of them does it. Looking tokens up in the embedding, on the first stage, counts as nothing.
+    """
+
+    forward_s_per_token: float
+    backward_s_per_token: float
+
+
+NO_HEAD = HeadCost(0.0, 0.0)
+"""A head that takes no time, as in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +141,9 @@ class Profile:
         memory: Memory per token and per stage.
         comment: Where the numbers come from.
         nodes: Links inside and between nodes; None where ``derive_node_links`` tells them.
+        layer_division: Layers of every stage where somebody chose them; None where ``divide_layers`` does. Read
+            ``stage_layers``, which holds either.
+        head: Time of the last stage behind its layers.
     """
 
     name: str
@@ -131,6 +157,8 @@ class Profile:
     memory: MemoryCost
     comment: str = ""
     nodes: NodeLinks | None = None
+    layer_division: tuple[int, ...] | None = None
+    head: HeadCost = NO_HEAD
 
     @property
     def device_count(self) -> int:
@@ -140,7 +168,7 @@ class Profile:
     @property
     def stage_layers(self) -> tuple[int, ...]:
         """Layers of every stage."""
-        return divide_layers(self.model.layers, self.cluster.pp_size)
+        return self.layer_division or divide_layers(self.model.layers, self.cluster.pp_size)
 
     @property
     def usable_memory_bytes(self) -> float:
@@ -189,6 +217,10 @@ def check_profile(profile: Profile) -> None:
         model.layers,
         f"at least cluster.pp_size, which is {cluster.pp_size}",
     )
+    if model.query_dim is not None:
+        _require(model.query_dim >= 1, "model.query_dim", model.query_dim, "at least 1")
+    if profile.layer_division is not None:
+        _check_division(profile.layer_division, model.layers, cluster.pp_size)
     for key, entries in (
         ("param_gather_s", profile.param_gather_s),
         ("memory.model_state_bytes", memory.model_state_bytes),
@@ -201,6 +233,8 @@ def check_profile(profile: Profile) -> None:
         _require_number(f"{direction}.alpha2", cost.alpha2)
         _require_number(f"{direction}.beta1", cost.beta1)
         _require(cost.alpha1 + cost.alpha2 > 0, f"{direction}.alpha1 + alpha2", 0, "more than 0")
+    _require_number("head.forward_s_per_token", profile.head.forward_s_per_token)
+    _require_number("head.backward_s_per_token", profile.head.backward_s_per_token)
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
         _require_number(f"{name}.latency_s", link.latency_s)
         _require_number(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
@@ -212,6 +246,14 @@ def check_profile(profile: Profile) -> None:
     _require(0 < ratio <= 1, "cluster.usable_memory_ratio", ratio, "in (0, 1]")
     if profile.nodes is not None:
         _check_nodes(profile.nodes, profile.device_count)
+
+
+def _check_division(stage_layers: tuple[int, ...], layers: int, pp_size: int) -> None:
+    _require(len(stage_layers) == pp_size, "stage_layers", f"{len(stage_layers)} entries", f"{pp_size} (one a stage)")
+    for stage_index, count in enumerate(stage_layers):
+        _require(count >= 1, f"stage_layers[{stage_index}]", count, "at least 1")
+    total = sum(stage_layers)
+    _require(total == layers, "the sum of stage_layers", total, f"model.layers, which is {layers}")
 
 
 def _check_nodes(nodes: NodeLinks, device_count: int) -> None:

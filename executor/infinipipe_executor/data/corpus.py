@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from infinipipe_contract.model_flops import mean_attended_tokens
 from infinipipe_executor.config import DataConfig
 from infinipipe_executor.data.batch import TokenSequence, make_sequence
 from infinipipe_executor.data.cut import CutReport, cut_documents
@@ -96,6 +97,11 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    @property
+    def mean_attended_tokens(self) -> float:
+        """Mean number of tokens that a token of the corpus attends to: half of its sequence."""
+        return mean_attended_tokens(map(int, self._lengths))
 
     def sequence(self, index: int) -> TokenSequence:
         """Return one sequence; its last token has no target, nor has one before a token that is not learnt."""
