@@ -115,8 +115,10 @@ def _build_context(config: PlannerConfig, authorities: bytes) -> ssl.SSLContext:
         try:
             context.load_cert_chain(config.tls_cert, config.tls_key, password="")  # never asked for on a terminal
         except ssl.SSLError as error:
-            files = f"{SETTINGS.cert} {config.tls_cert} and {SETTINGS.key} {config.tls_key}"
+            cert, key = f"{SETTINGS.cert} {config.tls_cert}", f"{SETTINGS.key} {config.tls_key}"
             if error.reason == "KEY_VALUES_MISMATCH":
-                raise ConfigError(f"{files}: the key is not the certificate's") from None
-            raise ConfigError(f"{files}: not a certificate and its key in PEM form without a password") from None
+                raise ConfigError(f"{key}: is not the key of {cert}") from None
+            raise ConfigError(
+                f"{cert} and {key}: not a certificate and its key in PEM form without a password"
+            ) from None
     return context
