@@ -225,3 +225,49 @@ def test_a_new_file_is_marked_as_a_planners(store: JobStore, path: str) -> None:
 
     connection.close()
     assert marks == [APPLICATION_ID, SCHEMA_VERSION]
+
+
+# The tables of jobs and steps as version 1 of the schema had them.
+SCHEMA_1 = """
+CREATE TABLE jobs (
+  serial INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL UNIQUE,
+  spec TEXT NOT NULL,
+  generation INTEGER NOT NULL,
+  created_unix_s REAL NOT NULL,
+  submitted_step_count INTEGER NOT NULL DEFAULT 0,
+  planned_step_count INTEGER NOT NULL DEFAULT 0,
+  forgotten_through INTEGER NOT NULL DEFAULT -1
+);
+INSERT INTO jobs SELECT serial, name, spec, generation, created_unix_s, submitted_step_count, planned_step_count,
+  forgotten_through FROM new_jobs;
+"""
+
+
+def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: JobStore, path: str) -> None:
+    for name in (A, B):
+        store.open_generation(name, SPEC, 100.0)
+        store.add_step(name, 1, 0, BATCH)
+        store.add_step(name, 1, 1, BATCH)
+    store.finish_step(A, 1, 0, PLANNED)
+    store.add_report(A, 1, 0, 3, StoredReport(2.5, b"report"))
+    before = (store.list_jobs(NOBODY), store.list_steps(A), store.list_steps(B), store.list_unfinished())
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        f"PRAGMA legacy_alter_table = ON; ALTER TABLE jobs RENAME TO new_jobs; {SCHEMA_1} DROP TABLE new_jobs;"
+        "PRAGMA user_version = 1;"
+    )
+    assert "owner" not in connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'jobs'").fetchone()[0]
+    connection.close()
+
+    again = JobStore(path)
+
+    assert (again.list_jobs(NOBODY), again.list_steps(A), again.list_steps(B), again.list_unfinished()) == before
+    assert again.load_plan(A, 1, 0) == StoredPlan(b"plan", (b"report",))
+    again.open_generation(JobId("alice", "a"), SPEC, 200.0)
+    again.delete_job(A)
+    assert [job.id for job in (*again.list_jobs(NOBODY), *again.list_jobs("alice"))] == [B, JobId("alice", "a")]
+    again.close()
+    JobStore(path).close()
+    assert is_whole(path)
