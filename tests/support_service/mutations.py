@@ -41,24 +41,33 @@ GARBAGE = (
 )
 
 
-def mutated(message: Message, faults: Sequence[tuple[int, int, int]]) -> bytes:
-    """Encode a message with faults; numbers say which field, which value, and which kind of damage."""
+PLACES = 1_000
+CHOICES = 1_000
+DAMAGES = 16
+
+
+def mutated(message: Message, faults: Sequence[int]) -> bytes:
+    """Encode a message with faults; each number says which field, which value, and which damage to the bytes."""
     changed = type(message)()
     changed.CopyFrom(message)
-    for place, value, _ in faults:
+    for fault in faults:
         fields = list(_fields(changed))
         if fields:
-            _set(*fields[place % len(fields)], value)
+            _set(*fields[fault % PLACES % len(fields)], fault // PLACES % CHOICES)
     encoded = changed.SerializeToString()
-    for place, value, damage in faults:
-        encoded = _damaged(encoded, place, value, damage)
+    for fault in faults:
+        damage = fault // (PLACES * CHOICES) % DAMAGES
+        encoded = _damaged(encoded, fault % PLACES, fault // PLACES % CHOICES, damage)
     return encoded
 
 
-def faults() -> st.SearchStrategy[list[tuple[int, int, int]]]:
-    """One to three faults; three quarters of them leave a message that can be decoded."""
-    fault = st.tuples(st.integers(0, 999), st.integers(0, 999), st.integers(0, 15))
-    return st.lists(fault, min_size=1, max_size=3)
+def faulty_message(message_count: int) -> st.SearchStrategy[tuple[int, list[int]]]:
+    """Which of several messages, and one to three faults; most of them leave a message that can be decoded.
+
+    A fault is one number, since drawing is what takes most of the time.
+    """
+    fault = st.integers(0, PLACES * CHOICES * DAMAGES - 1)
+    return st.tuples(st.integers(0, message_count - 1), st.lists(fault, min_size=1, max_size=3))
 
 
 def _fields(message: Message) -> Iterator[tuple[Any, Any]]:
@@ -98,6 +107,7 @@ def _set(holder: Any, field: Any, choice: int) -> None:
 
 def _damaged(encoded: bytes, place: int, value: int, damage: int) -> bytes:
     at = place % (len(encoded) + 1)
+    # Below 12 the bytes stay whole.
     if damage == 12:
         return encoded[:at]
     if damage == 13:
