@@ -47,8 +47,10 @@ def run_training(config: RunConfig, planner_address: str) -> None:
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s, access=access) as client:
         join_ranks(cluster)
-        mesh = init_mesh(cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s)
-        torch.manual_seed(config.job.seed * cluster.pp_size * cluster.sp_size + mesh.rank)  # dropout: each rank its own
+        mesh = init_mesh(
+            cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
+        )
+        torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed)
         profile = given or _measure(config, model, mesh, stage, dtype.itemsize)
         planning = open_planning(config, client, profile)
@@ -68,7 +70,7 @@ def _open_host_group(config: RunConfig) -> dist.ProcessGroup:
 
 
 def _measure(config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, dtype_bytes: int) -> Profile:
-    runner = StepRunner(stage, mesh)
+    runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
     measured = measure_profile(model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes)
     stage.zero_grad()
     logger.info(

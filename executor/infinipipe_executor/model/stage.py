@@ -1,7 +1,8 @@
 """The part of the model that one stage holds, and its sharding over the ranks of the stage.
 
-Parameters are sharded (ZeRO-3): gathered for a layer's passes, freed after each, gradients reduced after every chunk.
-All ranks of a stage work on the same loss, so gradients are summed, never averaged.
+Parameters are sharded (ZeRO-3): gathered for a layer's passes and freed after each. Gradients are reduced after every
+chunk, or once a step, as ``reduce_in_next_backward`` says. All ranks of a stage work on the same loss, so gradients are
+summed, never averaged. Replicas of the pipeline are none of the sharding's business.
 """
 
 import hashlib
@@ -101,6 +102,18 @@ def build_stage(config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: in
         for name, parameter in stage.named_parameters():
             _fill(parameter, initial_parameter(name, parameter.shape, seed))
     return stage
+
+
+def reduce_in_next_backward(stage: Stage, *, reduces: bool) -> None:
+    """Choose what the next backward pass does with its gradients.
+
+    Args:
+        stage: From ``build_stage``.
+        reduces: True: sum them over the ranks of the stage, together with what was added up before, and keep this
+            rank's shard. False: only add them to the gradients of the whole stage, which every rank then holds.
+    """
+    assert isinstance(stage, FSDPModule), "the stage is sharded"
+    stage.set_requires_gradient_sync(reduces)
 
 
 def check_device(config: ModelConfig, device_type: str, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""Clipping by the global norm, over all stages and all ranks of a stage."""
+"""Clipping by the global norm, over all stages and all ranks of a stage; replicas hold the same gradients."""
 
 import math
 
@@ -14,8 +14,8 @@ from infinipipe_executor.parallel.peers import peers_watched
 def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
     """Scale the gradients of the whole model so that their norm is at most ``max_norm``.
 
-    Every element of a gradient lives on exactly one rank, so one sum of squares over all ranks, in fp64, is the norm of
-    the model, and all ranks apply the same factor.
+    Every element of a gradient lives on exactly one rank of a replica, so one sum of squares over the ranks of the
+    first replica, in fp64, is the norm of the model, and all ranks apply the same factor.
 
     Args:
         stage: This rank's stage, after the backward pass.
@@ -31,7 +31,7 @@ def clip_gradients(stage: Stage, mesh: Mesh, max_norm: float) -> float:
     """
     shards = [_local(parameter.grad) for parameter in stage.parameters() if parameter.grad is not None]
     square = torch.zeros((), dtype=torch.float64, device=mesh.device)
-    for shard in shards:
+    for shard in shards if mesh.dp_rank == 0 else ():
         square += torch.linalg.vector_norm(shard, dtype=torch.float64) ** 2
     with peers_watched(mesh.rank, "the sum of the gradient norm"):
         dist.all_reduce(square)

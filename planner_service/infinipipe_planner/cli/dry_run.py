@@ -115,8 +115,8 @@ def _format_text(name: str, results: Sequence[LayoutResult], hardware: Hardware,
     ]
     usable = format_bytes(hardware.device.memory_bytes * USABLE_MEMORY_RATIO)
     closing = (
-        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), there are no replicas; sp "
-        f"divides the query heads. {describe_rates(hardware)}"
+        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), replicas of it are not tried; "
+        f"sp divides the query heads. {describe_rates(hardware)}"
     )
     parts = [
         textwrap.fill(title, width),

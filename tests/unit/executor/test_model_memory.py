@@ -108,5 +108,12 @@ def test_every_parameter_belongs_to_one_stage(pp_size: int) -> None:
         assert parameter_count(TINY.shape, pp_size, index) == sum(p.numel() for p in stage.parameters())
 
 
+def test_whole_gradients_are_not_divided_among_the_ranks() -> None:
+    states = [model_state_bytes(TINY.shape, 2, sp_size, 1, shards_gradients=False) for sp_size in (1, 4)]
+
+    parameter_bytes = 4 * parameter_count(TINY.shape, 2, 1)
+    assert states == [4 * parameter_bytes, (3 / 4 + 1) * parameter_bytes]
+
+
 def test_model_state_is_parameters_gradients_and_two_moments_divided_among_the_ranks() -> None:
     assert model_state_bytes(TINY.shape, 2, 4, 1) == 4 * 4 * parameter_count(TINY.shape, 2, 1) / 4
