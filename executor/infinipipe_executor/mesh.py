@@ -36,6 +36,8 @@ class Mesh:
         sp_group: Process group of the stage.
         device_mesh: The same as a DeviceMesh with axes ("dp", "pp", "sp").
         channels: Channels to the neighbouring stages of the replica.
+        ends_group: On the first and the last stage, where these are two: this rank and the one of the same place at the
+            other end of the pipeline; for parameters that both ends hold.
     """
 
     dp_size: int
@@ -49,6 +51,7 @@ class Mesh:
     sp_group: dist.ProcessGroup
     device_mesh: DeviceMesh
     channels: Channels
+    ends_group: dist.ProcessGroup | None
 
     @property
     def rank(self) -> int:
@@ -96,6 +99,7 @@ def init_mesh(pp_size: int, sp_size: int, device: str = "cpu", timeout_s: float 
         ranks = torch.arange(world_size).view(dp_size, pp_size, sp_size)
         device_mesh = _open_mesh(ranks, device, timeout_s)
         channels = open_channels(ranks.tolist(), rank, timeout_s)
+        ends_group = _open_ends(ranks, timeout_s)
     dp_rank, pp_rank, sp_rank = (ranks == rank).nonzero()[0].tolist()
     return Mesh(
         dp_size=dp_size,
@@ -109,6 +113,7 @@ def init_mesh(pp_size: int, sp_size: int, device: str = "cpu", timeout_s: float 
         sp_group=device_mesh.get_group("sp"),
         device_mesh=device_mesh,
         channels=channels,
+        ends_group=ends_group,
     )
 
 
@@ -119,6 +124,15 @@ def _open_mesh(ranks: torch.Tensor, device: str, timeout_s: float) -> DeviceMesh
         groups = [open_group(members, timeout_s) for members in ranks.movedim(axis, -1).reshape(-1, axis_size).tolist()]
         own_groups += [group for group in groups if group is not None]
     return DeviceMesh.from_group(own_groups, device, mesh=ranks, mesh_dim_names=("dp", "pp", "sp"))
+
+
+def _open_ends(ranks: torch.Tensor, timeout_s: float) -> dist.ProcessGroup | None:
+    """Create the groups of both ends of every pipeline, on all ranks in the same order."""
+    if ranks.shape[1] == 1:
+        return None
+    ends = torch.stack([ranks[:, 0], ranks[:, -1]], dim=-1).reshape(-1, 2)
+    groups = [open_group(members, timeout_s) for members in ends.tolist()]
+    return next((group for group in groups if group is not None), None)
 
 
 def own_device(device: str) -> torch.device:

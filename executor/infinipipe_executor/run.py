@@ -11,6 +11,7 @@ from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.model.config import ModelConfig, check_layout
+from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepRunner
@@ -21,6 +22,8 @@ from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.start import join_ranks
 from infinipipe_executor.trainer import Trainer
+from infinipipe_kernels.attention import choose_backend
+from infinipipe_kernels.dispatch import describe_operators
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +38,15 @@ def run_training(config: RunConfig, planner_address: str) -> None:
     """
     torch.set_num_threads(1)  # ranks share the cores of their machine
     cluster, dtype = config.cluster, DTYPES[config.model.dtype]
-    model = ModelConfig(**config.model.model_dump(exclude={"dtype"}))
+    source = open_model(config)
+    model = source.config
     check_layout(model, cluster.pp_size, cluster.sp_size)
     check_device(model, cluster.device, dtype)
     own_device(cluster.device)
     measures = config.planner.profile == "measure"
     access = load_access(config.planner, planner_address, os.environ)
     given = None if measures else read_profile(config, model, dtype.itemsize)
-    corpus = open_corpus(config.data, model.vocab)
+    corpus = open_corpus(data_of_model(config), model.vocab)
     logger.info("%s", corpus.report)
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s, access=access) as client:
@@ -50,8 +54,10 @@ def run_training(config: RunConfig, planner_address: str) -> None:
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
+        logger.info("attention: %s", choose_backend(mesh.device).description)
+        logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
-        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed)
+        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights)
         profile = given or _measure(config, model, mesh, stage, dtype.itemsize)
         planning = open_planning(config, client, profile)
         Trainer(config, mesh, stage, corpus, planning, _open_host_group(config)).train()

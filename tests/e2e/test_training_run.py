@@ -13,6 +13,7 @@ from infinipipe_executor.config import load_config
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.data.sampler import BatchSampler
+from infinipipe_executor.model.source import open_model
 from support_e2e.runs import TINY, Sections, planner_process, torchrun, write_run
 from support_executor.reference import reference_step
 
@@ -28,7 +29,7 @@ STEP_LINE = re.compile(
 
 def reference_batch(config_path: Path, step: int) -> Batch:
     config = load_config(config_path)
-    corpus = open_corpus(config.data, config.model.vocab)
+    corpus = open_corpus(config.data, open_model(config).config.vocab)
     sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
     return Batch(tuple(corpus.sequence(index) for index in sampler.indices(step)))
 
@@ -88,6 +89,7 @@ def test_two_stages_of_two_ranks_train_on_text_like_one_process_would(tmp_path: 
     assert losses[-1] < 0.7 * losses[0]
     assert "24 documents, 0 skipped; 3 longer than 128 tokens, truncated" in ended.output
     assert "passes not seen by the fit are off by" in ended.output
+    assert ended.output.count("attention: torch's flash kernel for the CPU") == 1, ended.output
 
     # All ranks reported what they measured, and the loss is that of one process that runs one sequence at a time.
     expected = reference_step(TINY, 3, reference_batch(config, 0))

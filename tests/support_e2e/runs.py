@@ -36,7 +36,13 @@ def write_texts(folder: Path) -> None:
 
 
 def write_run(
-    folder: Path, *, dp_size: int = 1, pp_size: int = 2, sp_size: int = 2, changes: Sections | None = None
+    folder: Path,
+    *,
+    dp_size: int = 1,
+    pp_size: int = 2,
+    sp_size: int = 2,
+    changes: Sections | None = None,
+    model: Path | None = None,
 ) -> Path:
     """Write texts, a profile and a configuration of a tiny run.
 
@@ -46,6 +52,7 @@ def write_run(
         pp_size: Stages.
         sp_size: Ranks of a stage.
         changes: Keys to set or replace, by section.
+        model: Folder with a model that takes the place of the tiny one.
 
     Returns:
         The configuration.
@@ -54,7 +61,7 @@ def write_run(
     (folder / "profile.json").write_text(profile_to_json(tiny_profile(pp_size, sp_size, dp_size=dp_size)))
     sections: dict[str, dict[str, object]] = {
         "job": {"name": "tiny", "steps": 4, "seed": 3},
-        "model": {key: getattr(TINY, key) for key in MODEL_KEYS},
+        "model": {"path": str(model)} if model else {key: getattr(TINY, key) for key in MODEL_KEYS},
         "data": {
             "corpus": "texts",
             "pattern": "*.txt",

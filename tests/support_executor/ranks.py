@@ -208,6 +208,30 @@ def train_replicas(
     return seen, digest.hexdigest()
 
 
+def train_embeddings(
+    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, count: int
+) -> tuple[Tensor, Tensor]:
+    """Train two stages of a tied model in fp32; return this rank's shard of the embedding before and after."""
+    mesh = mesh_of(pp_size, sp_size)
+    stage = build_stage(config, mesh, dtype=torch.float32, seed=SEED)
+    runner = StepRunner(stage, mesh)
+    optimizer = torch.optim.AdamW(stage.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
+    assert stage.embedding is not None
+    before = _own_part(stage.embedding.weight).clone()
+    for _ in range(count):
+        runner.run(plan, batch)
+        clip_gradients(stage, mesh, MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+    return before, _own_part(stage.embedding.weight)
+
+
+def _own_part(parameter: Tensor) -> Tensor:
+    assert isinstance(parameter, DTensor)
+    own: Tensor = parameter.to_local()
+    return own.detach()
+
+
 def clip(
     config: ModelConfig,
     pp_size: int,

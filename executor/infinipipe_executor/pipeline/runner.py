@@ -23,6 +23,7 @@ from infinipipe_executor.model.stage import Stage, reduce_in_next_backward
 from infinipipe_executor.parallel.channels import Channel
 from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.parallel.replicas import sum_over_replicas
+from infinipipe_executor.parallel.tied import sum_tied_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.pipeline.saved_bytes import SavedBytes
@@ -96,6 +97,7 @@ class StepRunner:
             sum_over_replicas(self._stage, self._mesh)
         with peers_watched(self._mesh.rank, f"step {plan.step}, the end of the step"):
             self._mesh.channels.flush()
+            sum_tied_gradients(self._stage, self._mesh)
             dist.all_reduce(state.loss)
         assert not state.in_flight, "every chunk ran backward"
         assert not state.messages, "every message was used"
