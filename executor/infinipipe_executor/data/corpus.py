@@ -1,5 +1,6 @@
 """Corpus: the token sequences that training draws from. Entry point: ``open_corpus``."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +36,9 @@ class CorpusReport:
 class Corpus:
     """Token sequences by index, none longer than the context."""
 
-    def __init__(self, token_ids: Int32Array, starts: Int64Array, lengths: Int64Array, report: CorpusReport) -> None:
+    def __init__(
+        self, token_ids: Int32Array, starts: Int64Array, lengths: Int64Array, report: CorpusReport, fingerprint: str
+    ) -> None:
         """Set up.
 
         Args:
@@ -43,11 +46,13 @@ class Corpus:
             starts: First token of every sequence in ``token_ids``.
             lengths: Tokens of every sequence.
             report: What became of the documents.
+            fingerprint: The same for the same sequences under the same indices.
         """
         self._token_ids = token_ids
         self._starts = starts
         self._lengths = lengths
         self.report = report
+        self.fingerprint = fingerprint
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -86,7 +91,12 @@ def open_corpus(config: DataConfig, vocab: int) -> Corpus:
             f"no sequence is left: all {len(document_lengths)} documents are longer than {config.context_tokens} tokens"
             " ([data] context_tokens, beyond_context)"
         )
-    return Corpus(tokens.token_ids, starts, lengths, report)
+    return Corpus(tokens.token_ids, starts, lengths, report, _fingerprint(tokens, config))
+
+
+def _fingerprint(tokens: CorpusTokens, config: DataConfig) -> str:
+    cut = f"{tokens.fingerprint} {config.context_tokens} {config.beyond_context}"
+    return hashlib.sha256(cut.encode()).hexdigest()[:16]
 
 
 def _check_vocabulary(tokens: CorpusTokens, vocab: int) -> None:

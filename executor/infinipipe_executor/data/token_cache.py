@@ -54,6 +54,7 @@ class CorpusTokens:
         names: Name of every document.
         highest_id: Largest token id; -1 without any token.
         skipped: Documents left out for their content, by reason.
+        fingerprint: Hash of the texts and of what made tokens of them.
     """
 
     token_ids: Int32Array
@@ -61,6 +62,7 @@ class CorpusTokens:
     names: list[str]
     highest_id: int
     skipped: dict[str, int]
+    fingerprint: str
 
 
 def load_tokens(config: DataConfig, vocab: int) -> CorpusTokens:
@@ -122,6 +124,7 @@ def _read(folder: Path, skipped: dict[str, int]) -> CorpusTokens:
             names=index["names"],
             highest_id=index["highest_id"],
             skipped=skipped | without_tokens,
+            fingerprint=folder.name.removeprefix("tokens-"),
         )
 
 
