@@ -143,13 +143,14 @@ def _sliced(sequence_index: int, tokens: int, count: int, beside: Slice | None =
 
 def _base_profile(model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_bytes: int) -> Profile:
     """Everything but the compute cost."""
-    pp_size, sp_size = mesh.pp_size, mesh.sp_size
+    dp_size, pp_size, sp_size = mesh.dp_size, mesh.pp_size, mesh.sp_size
+    layout = f"pp{pp_size}-sp{sp_size}" if dp_size == 1 else f"dp{dp_size}-pp{pp_size}-sp{sp_size}"
     return Profile(
-        name=f"measured-{cluster.device}-pp{pp_size}-sp{sp_size}",
+        name=f"measured-{cluster.device}-{layout}",
         model=ModelShape(
             model.layers, model.hidden, held_kv_dim(model.shape, sp_size), model.ffn, model.vocab, dtype_bytes
         ),
-        cluster=Cluster(pp_size, sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio),
+        cluster=Cluster(pp_size, sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio, dp_size),
         forward=ComputeCost(0.0, 0.0, 0.0),
         backward=ComputeCost(0.0, 0.0, 0.0),
         all2all=measure_all2all(mesh),
@@ -158,7 +159,10 @@ def _base_profile(model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_
         memory=MemoryCost(
             token_bytes=token_bytes(model.shape, dtype_bytes, sp_size),
             logits_bytes=logits_bytes(model.shape, dtype_bytes),
-            model_state_bytes=tuple(model_state_bytes(model.shape, pp_size, sp_size, p) for p in range(pp_size)),
+            model_state_bytes=tuple(
+                model_state_bytes(model.shape, pp_size, sp_size, p, shards_gradients=cluster.shards_gradients)
+                for p in range(pp_size)
+            ),
         ),
     )
 
@@ -181,13 +185,13 @@ def _time_probes(
     medians: list[float] = []
     for number, chunks in enumerate(probes, start=1):
         logger.info("measuring this machine: probe %d of %d", number, len(probes))
-        plan, batch = _probe_plan(chunks, mesh.pp_size), _probe_batch(chunks, model.vocab)
+        plan, batch = _probe_plan(chunks, mesh), _probe_batch(chunks, model.vocab)
         runs: list[dict[tuple[ActionKind, ChunkId], float]] = []
         for _ in range(REPEATS + 1):
             spans = runner.run(plan, batch).spans
             runs.append({(span.kind, span.chunk_id): span.end_s - span.start_s for span in spans})
         medians += [
-            statistics.median(run[kind, ChunkId(0, index)] for run in runs[1:]) / share
+            statistics.median(run[kind, ChunkId(mesh.dp_rank, index)] for run in runs[1:]) / share
             for index in range(len(chunks))
             for kind in ActionKind
         ]
@@ -195,8 +199,11 @@ def _time_probes(
     return seconds[0::2], seconds[1::2]
 
 
-def _probe_plan(chunks: list[Chunk], pp_size: int) -> ExecutionPlan:
-    """All chunks forward, then backward in reverse: the simplest order that keeps all stages at work."""
+def _probe_plan(chunks: list[Chunk], mesh: Mesh) -> ExecutionPlan:
+    """All chunks forward, then backward in reverse: the simplest order that keeps all stages at work.
+
+    Every replica runs the same chunks in a pipeline of its own: neighbours on the machine are as busy as in training.
+    """
     forward = [Action(ActionKind.FORWARD, index) for index in range(len(chunks))]
     backward = [Action(ActionKind.BACKWARD, index) for index in reversed(range(len(chunks)))]
     lengths = _probe_lengths(chunks)
@@ -205,7 +212,10 @@ def _probe_plan(chunks: list[Chunk], pp_size: int) -> ExecutionPlan:
         generation=0,
         step=0,
         policy="probe",
-        pipelines=(Pipeline(tuple(chunks), ((*forward, *backward),) * pp_size),),
+        pipelines=tuple(
+            Pipeline(tuple(chunks), ((*forward, *backward),) * mesh.pp_size, replica_index)
+            for replica_index in range(mesh.dp_size)
+        ),
         target_token_count=sum(length - 1 for length in lengths),
         estimate=Estimate(0.0, 0.0, 0.0, 0.0, ()),
         report=SolveReport(SolveOutcome.FALLBACK, 0.0, 1),

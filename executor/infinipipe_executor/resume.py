@@ -115,9 +115,8 @@ def saved_profile(
     return profile
 
 
-def companions(config: RunConfig, model: ModelConfig, profile: Profile) -> Callable[[Path], None]:
+def companions(description: ModelDescription, profile: Profile) -> Callable[[Path], None]:
     """Return what writes the files that lie beside the tensors of a checkpoint."""
-    description = ModelDescription(model, config.data.context_tokens, hf_config=None, tokenizer=config.data.tokenizer)
 
     def write(folder: Path) -> None:
         write_model_file(folder, description)

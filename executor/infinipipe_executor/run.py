@@ -12,6 +12,7 @@ from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.metrics_sinks import Sinks, open_sinks
 from infinipipe_executor.model.config import ModelConfig, check_layout
+from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepRunner
@@ -23,6 +24,8 @@ from infinipipe_executor.resume import companions, describe_run, find_start, sav
 from infinipipe_executor.start import join_ranks
 from infinipipe_executor.stop import StopSignal
 from infinipipe_executor.trainer import Trainer
+from infinipipe_kernels.attention import choose_backend
+from infinipipe_kernels.dispatch import describe_operators
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +48,23 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
     """
     torch.set_num_threads(1)  # ranks share the cores of their machine
     cluster, dtype = config.cluster, DTYPES[config.model.dtype]
-    model = ModelConfig(**config.model.model_dump(exclude={"dtype"}))
+    source = open_model(config)
+    model = source.config
     check_layout(model, cluster.pp_size, cluster.sp_size)
     check_device(model, cluster.device, dtype)
     own_device(cluster.device)
     measures = config.planner.profile == "measure"
     given = None if measures else read_profile(config, model, dtype.itemsize)
-    corpus = open_corpus(config.data, model.vocab)
+    corpus = open_corpus(data_of_model(config), model.vocab)
     logger.info("%s", corpus.report)
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s) as client:
         store = join_ranks(cluster)
-        mesh = init_mesh(cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s)
+        mesh = init_mesh(
+            cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
+        )
+        logger.info("attention: %s", choose_backend(mesh.device).description)
+        logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         # Waits for the slowest disk, and is used by a thread of its own while training goes on.
         file_group = _open_cpu_group(cluster.start_timeout_s)
         facts = describe_run(config, model, corpus, mesh, file_group)
@@ -69,7 +77,8 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         if first_step >= config.job.steps:
             dist.destroy_process_group()
             return True
-        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed)
+        weights = source.weights if found is None else None
+        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=weights)
         profile = given or saved_profile(config, model, dtype.itemsize, facts, found)
         profile = profile or _measure(config, model, mesh, stage, dtype.itemsize)
         planning = open_planning(config, client, profile, store, stop)
@@ -77,7 +86,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
         checkpoints = None
         if config.checkpoint is not None:
-            write_companions = companions(config, model, profile)
+            write_companions = companions(source.description, profile)
             checkpoints = Checkpoints(
                 config.checkpoint, facts, file_group, write_companions, first_step if found else -1
             )
@@ -102,7 +111,7 @@ def _open_cpu_group(timeout_s: float) -> dist.ProcessGroup:
 
 
 def _measure(config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, dtype_bytes: int) -> Profile:
-    runner = StepRunner(stage, mesh)
+    runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
     measured = measure_profile(model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes)
     stage.zero_grad()
     logger.info(

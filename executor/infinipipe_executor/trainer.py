@@ -82,7 +82,7 @@ class Trainer:
         self._sinks = sinks or Sinks([])
         self._first_step = 0
         self._sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
-        self._runner = StepRunner(stage, mesh)
+        self._runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
         self._optimizer = build_optimizer(stage, config.optimizer)
 
     def resume(self, checkpoint: Path, facts: RunFacts, group: dist.ProcessGroup) -> None:
@@ -214,7 +214,7 @@ class Trainer:
     ) -> None:
         """Print the step on rank 0 and report this rank's measurements to the planner."""
         busy_s = sum(span.end_s - span.start_s for span in result.spans)
-        end_s = result.spans[-1].end_s
+        end_s = result.spans[-1].end_s if result.spans else 0.0
         with peers_watched(self._mesh.rank, f"the end of step {step}"):
             rows = self._gather([busy_s, end_s, result.peak_bytes])
         makespan_s = max(end for _, end, _ in rows)
@@ -234,11 +234,12 @@ class Trainer:
         self._planning.report(step, self._report(result, busy_s, wait_s))
 
     def _report(self, result: StepResult, busy_s: float, wait_s: float) -> RankReport:
-        first_s = result.spans[0].start_s
+        first_s, end_s = (result.spans[0].start_s, result.spans[-1].end_s) if result.spans else (0.0, 0.0)
         return RankReport(
             rank=self._mesh.rank,
+            replica_index=self._mesh.dp_rank,
             stage_index=self._mesh.pp_rank,
-            step_s=result.spans[-1].end_s - first_s,
+            step_s=end_s - first_s,
             busy_s=busy_s,
             plan_wait_s=wait_s,
             peak_bytes=int(result.peak_bytes),

@@ -129,6 +129,7 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
     figures = {
         "rank": report.rank,
         "stage_index": report.stage_index,
+        "replica_index": report.replica_index,
         "step_s": report.step_s,
         "busy_s": report.busy_s,
         "plan_wait_s": report.plan_wait_s,

@@ -86,6 +86,7 @@ def plan_to_proto(plan: ExecutionPlan) -> plan_pb2.ExecutionPlan:
             makespan_s=candidate.makespan_s,
             infeasible_reason=candidate.infeasible_reason,
             solve_s=candidate.solve_s,
+            replica_index=candidate.replica_index,
         )
     return message
 
@@ -119,7 +120,7 @@ def plan_from_proto(message: plan_pb2.ExecutionPlan) -> ExecutionPlan:
             slice_count=report.slice_count,
             gap_ratio=report.gap_ratio,
             candidates=tuple(
-                CandidateReport(c.name, c.slice_count, c.makespan_s, c.infeasible_reason, c.solve_s)
+                CandidateReport(c.name, c.slice_count, c.makespan_s, c.infeasible_reason, c.solve_s, c.replica_index)
                 for c in report.candidates
             ),
         ),
@@ -163,6 +164,7 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
             sp_size=cluster.sp_size,
             device_memory_bytes=cluster.device_memory_bytes,
             usable_memory_ratio=cluster.usable_memory_ratio,
+            dp_size=None if cluster.dp_size == 1 else cluster.dp_size,
         ),
         forward=_compute_to_proto(profile.forward),
         backward=_compute_to_proto(profile.backward),
@@ -189,7 +191,13 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
         name=message.name,
         comment=message.comment,
         model=ModelShape(model.layers, model.hidden, model.kv_dim, model.ffn, model.vocab, model.dtype_bytes),
-        cluster=Cluster(cluster.pp_size, cluster.sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio),
+        cluster=Cluster(
+            cluster.pp_size,
+            cluster.sp_size,
+            cluster.device_memory_bytes,
+            cluster.usable_memory_ratio,
+            cluster.dp_size if cluster.HasField("dp_size") else 1,
+        ),
         forward=_compute_from_proto(message.forward),
         backward=_compute_from_proto(message.backward),
         all2all=LinkCost(message.all2all.bandwidth_bytes_per_s, message.all2all.latency_s),
@@ -257,6 +265,7 @@ def _pipeline_to_proto(pipeline: Pipeline) -> plan_pb2.Pipeline:
             )
             for actions in pipeline.stages
         ],
+        replica_index=pipeline.replica_index,
     )
 
 
@@ -267,6 +276,7 @@ def _pipeline_from_proto(message: plan_pb2.Pipeline) -> Pipeline:
             for chunk in message.chunks
         ),
         stages=tuple(tuple(_action_from_proto(action) for action in stage.actions) for stage in message.stages),
+        replica_index=message.replica_index,
     )
 
 

@@ -101,16 +101,16 @@ class CostModel:
         return full_bytes - recompute_layer_count * self.saved_bytes_per_layer(tokens, keeps_kv=keeps_kv)
 
     def ideal_s(self, quadratic: float, tokens: float) -> float:
-        """All the work of a batch spread evenly over the devices: no bubble, no recompute, no fixed cost.
+        """All the work of a batch spread evenly over the devices of all replicas: no bubble, recompute or fixed cost.
 
         Args:
             quadratic: Sum of the squared lengths.
             tokens: Sum of the lengths.
         """
-        profile, model = self.profile, self.profile.model
+        profile, model, dp_size = self.profile, self.profile.model, self.profile.cluster.dp_size
         work_s = sum(c.alpha1 * quadratic + c.alpha2 * tokens for c in (profile.forward, profile.backward))
         if profile.cluster.sp_size == 1:
-            return work_s / profile.device_count
+            return work_s / profile.device_count / dp_size
         volume_bytes = model.dtype_bytes * (model.hidden + model.kv_dim) * tokens / profile.cluster.sp_size
         all2all_s = volume_bytes / profile.all2all.bandwidth_bytes_per_s * 2 * model.layers / profile.cluster.pp_size
-        return work_s / profile.device_count + 2 * all2all_s
+        return (work_s / profile.device_count + 2 * all2all_s) / dp_size

@@ -118,8 +118,16 @@ def parameter_count(shape: DecoderShape, pp_size: int = 1, stage_index: int = 0)
     return layers * shape.layer_parameter_count + _outer_parameter_count(shape, pp_size, stage_index)
 
 
-def model_state_bytes(shape: DecoderShape, pp_size: int, sp_size: int, stage_index: int, param_bytes: int = 4) -> float:
-    """Parameters, gradients and both AdamW moments of one device of a stage under ZeRO-3 (paper, Eq. 6: M_ms(p)).
+def model_state_bytes(
+    shape: DecoderShape,
+    pp_size: int,
+    sp_size: int,
+    stage_index: int,
+    param_bytes: int = 4,
+    *,
+    shards_gradients: bool = True,
+) -> float:
+    """Parameters, gradients and both AdamW moments of one device of a stage (paper, Eq. 6: M_ms(p)).
 
     Args:
         shape: Sizes of the model.
@@ -127,11 +135,15 @@ def model_state_bytes(shape: DecoderShape, pp_size: int, sp_size: int, stage_ind
         sp_size: Ranks of one stage, among which the state is divided.
         stage_index: 0-based stage.
         param_bytes: Bytes of one element of the state.
+        shards_gradients: Whether gradients are divided among the ranks after every chunk (ZeRO-3); else every rank adds
+            up those of the whole stage until the step's last backward pass divides them.
 
     Returns:
         Bytes of one device.
     """
-    return 4 * param_bytes * parameter_count(shape, pp_size, stage_index) / sp_size
+    parameters = parameter_count(shape, pp_size, stage_index)
+    gradients = parameters / sp_size if shards_gradients else parameters
+    return param_bytes * (3 * parameters / sp_size + gradients)
 
 
 def gathered_bytes(shape: DecoderShape, pp_size: int, stage_index: int, dtype_bytes: int) -> float:

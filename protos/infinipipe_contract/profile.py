@@ -41,12 +41,14 @@ class Cluster:
         sp_size: Ranks of one stage, which share every chunk's tokens (paper: d_s).
         device_memory_bytes: Memory of one device.
         usable_memory_ratio: Share of it that a plan may fill, in (0, 1].
+        dp_size: Replicas of the pipeline, among which a batch is split.
     """
 
     pp_size: int
     sp_size: int
     device_memory_bytes: float
     usable_memory_ratio: float
+    dp_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class Profile:
 
     @property
     def device_count(self) -> int:
-        """Devices of the cluster (paper: N)."""
+        """Devices of one replica of the pipeline (paper: N)."""
         return self.cluster.pp_size * self.cluster.sp_size
 
     @property
@@ -178,6 +180,7 @@ def check_profile(profile: Profile) -> None:
         ("model.dtype_bytes", model.dtype_bytes),
         ("cluster.pp_size", cluster.pp_size),
         ("cluster.sp_size", cluster.sp_size),
+        ("cluster.dp_size", cluster.dp_size),
     ):
         _require(whole >= 1, key, whole, "at least 1")
     _require(
@@ -218,7 +221,7 @@ def _check_nodes(nodes: NodeLinks, device_count: int) -> None:
         per_node >= device_count or device_count % per_node == 0,
         "nodes.devices_per_node",
         per_node,
-        f"a divisor of the cluster's {device_count} devices",
+        f"a divisor of pp_size * sp_size, which is {device_count}",
     )
     _require_number("nodes.intra_node_latency_s", nodes.intra_node_latency_s)
     _require_number("nodes.inter_node_latency_s", nodes.inter_node_latency_s)

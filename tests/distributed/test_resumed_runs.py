@@ -61,16 +61,17 @@ def test_a_run_ended_three_times_trains_bit_by_bit_what_one_without_ends_trains(
         assert torch.equal(parts[-1][rank].parameters, whole[rank].parameters)
 
 
-def test_a_run_goes_on_with_other_numbers_of_stages_and_ranks(groups: GroupPool, tmp_path: Path) -> None:
-    whole = groups.run(2, train_part, run_config(tmp_path / "whole"))
+def test_a_run_goes_on_with_other_numbers_of_replicas_stages_and_ranks(groups: GroupPool, tmp_path: Path) -> None:
+    # The head is the embedding: two stages hold a copy each, one stage holds it once.
+    whole = groups.run(2, train_part, run_config(tmp_path / "whole"), -1, -1, None, True)
     config = run_config(tmp_path / "parts")
-    parts = [groups.run(2, train_part, config, 0, 2)]
-    # From 2 stages to 2 stages of 2 ranks, to 1 stage of 4, and back.
-    for ranks, layout, behind in ((4, (2, 2), 4), (4, (1, 4), 5), (2, (2, 1), -1)):
-        text = re.sub(r"pp_size = \d", f"pp_size = {layout[0]}", config.read_text())
-        config.write_text(re.sub(r"sp_size = \d", f"sp_size = {layout[1]}", text))
-        parts.append(groups.run(ranks, train_part, config, 0, behind))
+    parts = [groups.run(2, train_part, config, 0, 2, None, True)]
+    for (dp_size, pp_size, sp_size), behind in (((1, 2, 2), 3), ((2, 1, 2), 5), ((1, 1, 2), 6), ((1, 2, 1), -1)):
+        text = re.sub(r"(dp_size = \d\n)?pp_size = \d", f"dp_size = {dp_size}\npp_size = {pp_size}", config.read_text())
+        config.write_text(re.sub(r"sp_size = \d", f"sp_size = {sp_size}", text))
+        parts.append(groups.run(dp_size * pp_size * sp_size, train_part, config, 0, behind, None, True))
 
+    assert [part[0].error for part in parts] == [""] * 5
     assert [step for part in parts for step in part[0].steps] == list(range(8))
     assert [digest for part in parts for digest in part[0].batches] == whole[0].batches
     assert [loss for part in parts for loss in part[0].losses] == pytest.approx(whole[0].losses, rel=1e-6)

@@ -15,6 +15,7 @@ from infinipipe_planner.cost_model.token_threshold import token_threshold
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
+from support_contract import with_replicas
 
 RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
@@ -94,6 +95,20 @@ def test_a_plan_keeps_every_rule_of_the_validator_and_never_deadlocks(
     validate(plan, lengths, profile)
     timeline = simulate(plan.pipelines, profile)
     assert timeline.makespan_s >= plan.estimate.ideal_s * (1 - 1e-9)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(cases(), POLICIES, st.integers(2, 4))
+def test_a_plan_of_replicas_keeps_every_rule_and_survives_the_wire(
+    case: tuple[Profile, list[int]], policy: str, dp_size: int
+) -> None:
+    profile, lengths = with_replicas(case[0], dp_size), case[1]
+    plan = plan_or_skip(lengths, profile, PlanOptions(policy=policy))
+
+    validate(plan, lengths, profile)
+    assert plan_from_proto(plan_to_proto(plan)) == plan
+    assert plan.estimate.makespan_s >= plan.estimate.ideal_s * (1 - 1e-9)
+    assert len({pipeline.replica_index for pipeline in plan.pipelines}) == min(dp_size, len(lengths))
 
 
 @RUNS

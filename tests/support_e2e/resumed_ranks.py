@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.errors import ExecutorError
 from infinipipe_executor.metrics_sinks import open_sinks
-from infinipipe_executor.model.config import ModelConfig
+from infinipipe_executor.model.model_file import ModelDescription
+from infinipipe_executor.model.source import open_model
 from infinipipe_executor.model.stage import build_stage
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.planning import Planning
@@ -67,6 +68,7 @@ def train_part(
     stop_rank: int = -1,
     stop_behind: int = -1,
     each_step: Callable[[int, Checkpoints], None] | None = None,
+    ties_embeddings: bool = False,
 ) -> Part:
     """Start the run, from its newest checkpoint if there is one, and train to its end or until a rank is told to end.
 
@@ -75,6 +77,7 @@ def train_part(
         stop_rank: Rank that is told to end.
         stop_behind: Step behind which it is.
         each_step: Called behind every step.
+        ties_embeddings: Whether the head is the embedding, of which two stages then hold a copy each.
     """
     config = load_config(config_path)
     assert config.checkpoint is not None
@@ -82,9 +85,10 @@ def train_part(
     logger = logging.getLogger("infinipipe_executor")
     logger.handlers, logger.propagate = [records], False
     logger.setLevel(logging.INFO)
-    mesh = mesh_of(config.cluster.pp_size, config.cluster.sp_size)
+    cluster = config.cluster
+    mesh = mesh_of(cluster.pp_size, cluster.sp_size, dp_size=cluster.dp_size)
     group = file_group()
-    model = ModelConfig(**config.model.model_dump(exclude={"dtype"}))
+    model = replace(open_model(config).config, ties_embeddings=ties_embeddings)
     corpus = open_corpus(config.data, model.vocab)
     host_group = dist.group.WORLD
     assert host_group is not None
@@ -95,11 +99,15 @@ def train_part(
         if found is not None and found[1].step >= config.job.steps:
             return Part(is_done=True, log=records.seen)
         stage = build_stage(model, mesh, dtype=torch.float32, seed=config.job.seed)
-        profile = tiny_profile(config.cluster.pp_size, config.cluster.sp_size, device_memory_bytes=4 * 2**20)
+        profile = tiny_profile(cluster.pp_size, cluster.sp_size, 4 * 2**20, dp_size=cluster.dp_size)
         planner = LocalPlanner(profile)
         planning = Planning(planner, 0, profile, 5.0, stop)  # as rank 0: every rank has a planner of its own
         checkpoints = Checkpoints(
-            config.checkpoint, facts, group, companions(config, model, profile), found[1].step if found else -1
+            config.checkpoint,
+            facts,
+            group,
+            companions(ModelDescription(model, 128, None, None), profile),
+            found[1].step if found else -1,
         )
         trainer = Trainer(
             config,

@@ -181,10 +181,10 @@ def disagree(plans: Sequence[str], batches: Sequence[str], told_rank: int = -1) 
     return "agreed" if goes_on else "told to end"
 
 
-def measure(folder: Path, pp_size: int, sp_size: int) -> MeasuredProfile:
+def measure(folder: Path, pp_size: int, sp_size: int, dp_size: int = 1) -> MeasuredProfile:
     """Measure a profile."""
-    config = load_config(write_run(folder / str(dist.get_rank()), pp_size=pp_size, sp_size=sp_size))
-    mesh = mesh_of(pp_size, sp_size)
+    config = load_config(write_run(folder / str(dist.get_rank()), dp_size=dp_size, pp_size=pp_size, sp_size=sp_size))
+    mesh = mesh_of(pp_size, sp_size, dp_size=dp_size)
     stage = build_stage(TINY, mesh, dtype=torch.float32, seed=3)
     return measure_profile(TINY, config.cluster, mesh, StepRunner(stage, mesh), 128, dtype_bytes=4)
 

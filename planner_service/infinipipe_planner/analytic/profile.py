@@ -137,7 +137,7 @@ def layout_problem(shape: DecoderShape, hardware: Hardware, pp_size: int, sp_siz
     if pp_size * sp_size != hardware.device_count:
         return (
             f"pp_size {pp_size} x sp_size {sp_size} is {pp_size * sp_size} devices, the cluster has "
-            f"{hardware.device_count} (there are no replicas of the pipeline: all devices belong to one)"
+            f"{hardware.device_count} (an analytic profile is of one replica; cluster.dp_size in it sets their number)"
         )
     if shape.layers < pp_size:
         return f"{shape.layers} layers are fewer than pp_size {pp_size} stages"

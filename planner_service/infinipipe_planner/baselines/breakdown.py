@@ -58,7 +58,8 @@ def break_down_plan(plan: ExecutionPlan, profile: Profile) -> Breakdown:
                 hidden_zero_s += min(gather_s, compute_s)
                 # The count stands on the forward action, the time is spent in the backward pass.
                 recompute_s += costs.recompute_s(chunk, stage_index, layer_count)
-    stages, stage_count = plan.estimate.stages, plan.stage_count
+    # Those of all replicas.
+    stages, stage_count = plan.estimate.stages, len(plan.estimate.stages)
     busy_s = work_s + fixed_s + recompute_s + exchange_s + zero_s
     return Breakdown(
         work_s=work_s / stage_count,
@@ -81,4 +82,5 @@ def count_of(number: int, noun: str) -> str:
 
 def _describe(plan: ExecutionPlan) -> str:
     pipelines, chunks = count_of(len(plan.pipelines), "pipeline"), count_of(plan.chunk_count, "chunk")
-    return f"{pipelines}, {chunks}, longest sequence in {count_of(plan.report.slice_count, 'slice')}"
+    replicas = f" on {count_of(plan.replica_count, 'replica')}" if plan.replica_count > 1 else ""
+    return f"{pipelines}{replicas}, {chunks}, longest sequence in {count_of(plan.report.slice_count, 'slice')}"

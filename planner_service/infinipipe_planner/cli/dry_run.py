@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infinipipe_contract.errors import InvalidPlanError
+from infinipipe_contract.errors import InvalidPlanError, ModelConfigError
+from infinipipe_contract.hf_config import read_hf_config
 from infinipipe_contract.model_memory import DecoderShape
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.text import format_bytes
 from infinipipe_planner.analytic.dry_run import LayoutResult, fastest, legal_layouts, try_layout
-from infinipipe_planner.analytic.hf_config import ModelConfigError, read_decoder_shape
 from infinipipe_planner.analytic.lengths import synthetic_lengths
 from infinipipe_planner.analytic.profile import USABLE_MEMORY_RATIO, Hardware, HardwareError, describe_rates
 from infinipipe_planner.cli.inputs import InputError, read_lengths
@@ -57,7 +57,8 @@ def dry_run(
     """Plan a batch under every layout and print what each is worth; leave with a failure if nothing fits."""
     try:
         batch = _read_batch(lengths, context, sequences)
-        shape, hardware = read_decoder_shape(model), read_hardware(device, nodes, devices_per_node)
+        hardware = read_hardware(device, nodes, devices_per_node)
+        shape = read_hf_config(model, max(batch.lengths_tokens, default=0)).shape
     except (InputError, ModelConfigError, HardwareError) as error:
         fail(str(error), EXIT_USAGE)
     name = f"{name_model(model)} on {hardware.name}"
@@ -115,8 +116,8 @@ def _format_text(name: str, results: Sequence[LayoutResult], hardware: Hardware,
     ]
     usable = format_bytes(hardware.device.memory_bytes * USABLE_MEMORY_RATIO)
     closing = (
-        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), there are no replicas; sp "
-        f"divides the query heads. {describe_rates(hardware)}"
+        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), replicas of it are not tried; "
+        f"sp divides the query heads. {describe_rates(hardware)}"
     )
     parts = [
         textwrap.fill(title, width),

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from infinipipe_contract.codec import profile_to_json
-from infinipipe_planner.analytic.hf_config import ModelConfigError, read_decoder_shape
+from infinipipe_contract.errors import ModelConfigError
+from infinipipe_contract.hf_config import read_hf_config
 from infinipipe_planner.analytic.profile import HardwareError, build_profile
 from infinipipe_planner.cli.model import (
     DEVICE_HELP,
@@ -39,7 +40,7 @@ def analytic(
     """Write a profile from datasheet rates and stated efficiencies, without a machine."""
     try:
         hardware = read_hardware(device, nodes, devices_per_node)
-        made = build_profile(read_decoder_shape(model), hardware, pp, sp, model_name=name_model(model))
+        made = build_profile(read_hf_config(model).shape, hardware, pp, sp, model_name=name_model(model))
     except (ModelConfigError, HardwareError) as error:
         fail(str(error), EXIT_USAGE)
     write_result(profile_to_json(made), output)

@@ -23,7 +23,7 @@ from infinipipe_planner.chunking.balance import balance_chunks
 from infinipipe_planner.cost_model.slice_work import SliceWork
 from infinipipe_planner.cost_model.token_threshold import token_capacity
 from infinipipe_planner.errors import InfeasibleBatchError
-from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, CandidateResult, CandidateRunner
+from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, CandidateResult, Sweep
 from infinipipe_planner.policies.paper import sweep_paper
 from infinipipe_planner.policies.trial import RAMPS, RULES, Order, Trial
 from infinipipe_planner.scheduling.chunk_prices import ChunkPrices, price_chunks
@@ -167,9 +167,7 @@ class _Trials:
         return self._best
 
 
-def sweep_search(
-    lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
-) -> list[CandidateResult]:
+def sweep_search(lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions") -> Sweep:
     """Try trials round by round, then the paper's candidates; see ``Policy``.
 
     A wall-clock budget that is spent by then leaves the paper's candidates out, unless nothing else fits.
@@ -190,7 +188,7 @@ def sweep_search(
         seen.update(upcoming)
         effort.trials -= len(upcoming)
         specs = _bundle(upcoming, options.max_slice_count, effort.solves, time_limit_s)
-        results += run([CandidateRequest(lengths_tokens, profile, options.limits, spec) for spec in specs])
+        results += yield [CandidateRequest(lengths_tokens, profile, options.limits, spec) for spec in specs]
         parents = _best_trials(results)
         if parents and parents[0][0] >= best_s and options.budget_s == 0:
             break  # a whole round of neighbours was no better
@@ -201,7 +199,7 @@ def sweep_search(
     if is_planned and is_spent:
         return results
     try:
-        return results + sweep_paper(lengths_tokens, profile, options, run)
+        return results + (yield from sweep_paper(lengths_tokens, profile, options))
     except InfeasibleBatchError:
         if is_planned:
             return results

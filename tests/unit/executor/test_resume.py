@@ -1,6 +1,5 @@
 """What lies beside the tensors of a checkpoint, and when the cost model of an earlier start is used again."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from infinipipe_executor.checkpoint_files import RunFacts
 from infinipipe_executor.config import RunConfig, load_config
+from infinipipe_executor.model.model_file import ModelDescription, read_model_file
 from infinipipe_executor.resume import companions, saved_profile
 from support_e2e.runs import TINY, tiny_profile, write_run
 
@@ -19,7 +19,7 @@ MEASURED = replace(tiny_profile(2, 1), comment="measured at the first start")
 def config(tmp_path: Path) -> RunConfig:
     """A run whose checkpoint holds a measured cost model."""
     config = load_config(write_run(tmp_path, pp_size=2, sp_size=1))
-    companions(config, TINY, MEASURED)(tmp_path)
+    companions(ModelDescription(TINY, 128, None, None), MEASURED)(tmp_path)
     return config
 
 
@@ -45,7 +45,5 @@ def test_without_a_checkpoint_there_is_nothing_to_use_again(config: RunConfig) -
 
 
 def test_the_sizes_of_the_model_lie_beside_the_tensors_for_an_export(tmp_path: Path, config: RunConfig) -> None:
-    model = json.loads((tmp_path / "model.json").read_text())
-
-    assert model["config"]["layers"] == TINY.layers
-    assert model["context_tokens"] == config.data.context_tokens
+    assert config.model.layers == TINY.layers
+    assert read_model_file(tmp_path) == ModelDescription(TINY, 128, None, None)

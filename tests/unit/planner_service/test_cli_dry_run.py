@@ -71,7 +71,7 @@ def test_the_table_for_people_says_what_it_rests_on(model_path: Path, lengths_pa
     assert sum(line.split()[2:3] == ["best"] for line in lines) == 1
     flat = " ".join(result.stdout.split())
     assert "Analytic, not measured" in flat
-    assert "there are no replicas" in flat
+    assert "replicas of it are not tried" in flat
 
 
 def test_the_table_keeps_within_eighty_columns_with_many_stages(

@@ -49,16 +49,18 @@ class ModelShape(_message.Message):
     def __init__(self, layers: _Optional[int] = ..., hidden: _Optional[int] = ..., kv_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., vocab: _Optional[int] = ..., dtype_bytes: _Optional[int] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("pp_size", "sp_size", "device_memory_bytes", "usable_memory_ratio")
+    __slots__ = ("pp_size", "sp_size", "device_memory_bytes", "usable_memory_ratio", "dp_size")
     PP_SIZE_FIELD_NUMBER: _ClassVar[int]
     SP_SIZE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     USABLE_MEMORY_RATIO_FIELD_NUMBER: _ClassVar[int]
+    DP_SIZE_FIELD_NUMBER: _ClassVar[int]
     pp_size: int
     sp_size: int
     device_memory_bytes: float
     usable_memory_ratio: float
-    def __init__(self, pp_size: _Optional[int] = ..., sp_size: _Optional[int] = ..., device_memory_bytes: _Optional[float] = ..., usable_memory_ratio: _Optional[float] = ...) -> None: ...
+    dp_size: int
+    def __init__(self, pp_size: _Optional[int] = ..., sp_size: _Optional[int] = ..., device_memory_bytes: _Optional[float] = ..., usable_memory_ratio: _Optional[float] = ..., dp_size: _Optional[int] = ...) -> None: ...
 
 class ComputeCost(_message.Message):
     __slots__ = ("alpha1", "alpha2", "beta1")
