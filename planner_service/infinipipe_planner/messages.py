@@ -134,6 +134,7 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
         "busy_s": report.busy_s,
         "plan_wait_s": report.plan_wait_s,
         "peak_bytes": report.peak_bytes,
+        "first_start_s": report.first_start_s,
     }
     for name, value in figures.items():
         if not (math.isfinite(value) and value >= 0):
