@@ -40,6 +40,7 @@ def read_profile(config: RunConfig, model: ModelConfig, dtype_bytes: int) -> Pro
         ("model.layers", profile.model.layers, model.layers),
         ("model.hidden", profile.model.hidden, model.hidden),
         ("model.kv_dim", profile.model.kv_dim, held_kv_dim(model.shape, cluster.sp_size)),
+        ("model.query_dim", profile.model.query_dim or profile.model.hidden, model.query_dim),
         ("model.ffn", profile.model.ffn, model.ffn),
         ("model.vocab", profile.model.vocab, model.vocab),
         ("model.dtype_bytes", profile.model.dtype_bytes, dtype_bytes),

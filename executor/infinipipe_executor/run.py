@@ -1,6 +1,7 @@
 """One rank of a run, from its configuration to its last step."""
 
 import logging
+import os
 
 import torch
 import torch.distributed as dist
@@ -15,9 +16,11 @@ from infinipipe_executor.model.stage import Stage, build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.plan_client import PlanClient
+from infinipipe_executor.planner_access import load_access
 from infinipipe_executor.planning import open_planning
 from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.profiler import measure_profile
+from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
 from infinipipe_executor.start import join_ranks
 from infinipipe_executor.trainer import Trainer
 from infinipipe_kernels.attention import choose_backend
@@ -42,11 +45,15 @@ def run_training(config: RunConfig, planner_address: str) -> None:
     check_device(model, cluster.device, dtype)
     own_device(cluster.device)
     measures = config.planner.profile == "measure"
+    access = load_access(config.planner, planner_address, os.environ)
     given = None if measures else read_profile(config, model, dtype.itemsize)
+    check_stage_layers(cluster, model, given)
     corpus = open_corpus(data_of_model(config), model.vocab)
     logger.info("%s", corpus.report)
+    division = divide_stages(cluster, model, given, corpus.mean_attended_tokens)
+    logger.info("%s", division)
 
-    with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s) as client:
+    with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s, access=access) as client:
         join_ranks(cluster)
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
@@ -54,8 +61,9 @@ def run_training(config: RunConfig, planner_address: str) -> None:
         logger.info("attention: %s", choose_backend(mesh.device).description)
         logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
-        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights)
-        profile = given or _measure(config, model, mesh, stage, dtype.itemsize)
+        layers = share_division(division.stage_layers, mesh)
+        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights, stage_layers=layers)
+        profile = given or _measure(config, model, mesh, stage, layers, dtype.itemsize)
         planning = open_planning(config, client, profile)
         Trainer(config, mesh, stage, corpus, planning, _open_host_group(config)).train()
         dist.destroy_process_group()
@@ -72,9 +80,13 @@ def _open_host_group(config: RunConfig) -> dist.ProcessGroup:
     return group
 
 
-def _measure(config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, dtype_bytes: int) -> Profile:
+def _measure(
+    config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, stage_layers: tuple[int, ...], dtype_bytes: int
+) -> Profile:
     runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
-    measured = measure_profile(model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes)
+    measured = measure_profile(
+        model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes, stage_layers=stage_layers
+    )
     stage.zero_grad()
     logger.info(
         "this machine: %s; passes not seen by the fit are off by %.0f %% forward, %.0f %% backward",
