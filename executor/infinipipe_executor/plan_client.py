@@ -110,6 +110,7 @@ class RankReport:
         loss: Loss of the step as the whole job sees it; None when not known.
         actions: One entry an action, in the order they ran; none for a replica without a chunk.
         replica_index: Its replica of the pipeline, from 0.
+        first_start_s: Seconds from the common start of the step to the first action; None when not known.
     """
 
     rank: int
@@ -121,6 +122,7 @@ class RankReport:
     loss: float | None = None
     actions: Sequence[ActionMeasurement] = ()
     replica_index: int = 0
+    first_start_s: float | None = None
 
 
 class PlanClient:
@@ -274,6 +276,7 @@ class PlanClient:
             plan_wait_s=report.plan_wait_s,
             peak_bytes=report.peak_bytes,
             loss=report.loss,
+            first_start_s=report.first_start_s,
             actions=[
                 pb.ActionMeasurement(
                     pipeline_index=action.pipeline_index,

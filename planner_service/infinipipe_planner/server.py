@@ -23,6 +23,7 @@ from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, Se
 from infinipipe_planner.credentials import check_exposure, load_credentials
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.fair_queue import FairQueue
+from infinipipe_planner.fallback_solver import FallbackSolver
 from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.servicer import PlannerServicer, Solver
@@ -60,6 +61,12 @@ class PlannerServer:
     _servicer: PlannerServicer
     _health: Any
     _store: JobStore
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Let health tell whether there is a solver; without one, plans are fallbacks."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in (SERVICE_NAME, health.OVERALL_HEALTH):
+            await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those in flight finish for a while, answer the rest, close.
@@ -215,7 +222,7 @@ def _describe_solvers(config: ServerConfig) -> str:
     return "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
 
 
-async def _serve(pool: Solver, config: ServerConfig, announce: Callable[[str], None]) -> None:
+async def _serve(pool: SolverPool | LocalSolver, config: ServerConfig, announce: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     first_signal, second_signal = asyncio.Event(), asyncio.Event()
 
@@ -231,7 +238,14 @@ async def _serve(pool: Solver, config: ServerConfig, announce: Callable[[str], N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    server = await start_server(pool, config)
+    server = await start_server(FallbackSolver(pool), config)
+    if isinstance(pool, SolverPool):
+
+        def tell_health(is_available: bool) -> None:
+            with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
+                loop.call_soon_threadsafe(lambda: loop.create_task(server.set_serving(is_available)))
+
+        pool.on_availability(tell_health)
     announce(f"planner listening on {server.address} ({_describe_solvers(config)})")
     await first_signal.wait()
     stopping = asyncio.create_task(server.stop(config.grace_s))
