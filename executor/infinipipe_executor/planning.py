@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Store
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
+from infinipipe_contract.simulate import Timeline, simulate
 from infinipipe_contract.validate import validate
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.batch import Batch
@@ -94,6 +95,10 @@ class Planning:
                 f"the batch has {batch.target_token_count}"
             )
         return plan, time.monotonic() - started_s
+
+    def replay(self, plan: ExecutionPlan) -> Timeline:
+        """Tell when every pass of a plan is expected to run."""
+        return simulate(plan.pipelines, self._profile)
 
     def report(self, step: int, report: RankReport) -> None:
         """Hand in what this rank measured; a planner that is away or refuses costs the report, not the training."""
