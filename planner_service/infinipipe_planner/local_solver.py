@@ -21,22 +21,30 @@ from infinipipe_planner.solve import solve_plan
 
 Work = Callable[[], ExecutionPlan]
 
+OnRestart = Callable[[str], None]
+"""Told why a solver process is replaced: lost, worn or unwanted."""
+
 _READY_TIMEOUT_S = 60.0
 
 
 class LocalSolver:
     """The solver of ``infinipipe serve --workers 0``; see ``SolverPool`` for the one with Ray."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_restart: OnRestart) -> None:
+        self._on_restart = on_restart
         self._is_closing = threading.Event()
         self._lock = threading.Lock()
         self._process, self._pipe = _start_process()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="solve")
 
     @classmethod
-    def start(cls) -> "LocalSolver":
-        """Start the solver process and wait until it is ready."""
-        solver = cls()
+    def start(cls, on_restart: OnRestart = lambda _: None) -> "LocalSolver":
+        """Start the solver process and wait until it is ready.
+
+        Args:
+            on_restart: Is told "lost" when the process died and another one takes its place; called in another thread.
+        """
+        solver = cls(on_restart)
         if not solver._pipe.poll(_READY_TIMEOUT_S):
             solver.close()
             raise SolverLostError(f"the solver process did not start within {_READY_TIMEOUT_S:g} s")
@@ -105,6 +113,7 @@ class LocalSolver:
         with self._lock:
             if self._is_closing.is_set():
                 raise SolverLostError("the solver was closed while it planned") from None
+            self._on_restart("lost")
             self._process.join()
             self._pipe.close()
             self._process, self._pipe = _start_process()

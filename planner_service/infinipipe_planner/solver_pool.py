@@ -25,6 +25,7 @@ from typing import Any
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import SolverLostError
+from infinipipe_planner.local_solver import OnRestart
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
 from infinipipe_planner.ray_directory import RayDirectory, sweep_directories
@@ -39,6 +40,8 @@ process. With a batch of eight candidates every ten seconds and two workers that
 _RAY_PARENT = Path("/tmp")
 _OBJECT_STORE_BYTES = 100 * 2**20
 _START_TIMEOUT_S = 60.0
+# Of each of Ray's own log files, which lie in the instance's folder and go with it; Ray itself would keep 6 x 100 MiB.
+_RAY_LOG_BYTES = 2**20
 
 # Read by Ray when it is imported or started.
 _LOCAL_RAY_ENVIRONMENT = {
@@ -46,6 +49,8 @@ _LOCAL_RAY_ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a late call must not start an instance of Ray's own choice
     "RAY_AUTH_MODE": "disabled",  # no token file in the home folder
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ROTATION_MAX_BYTES": str(_RAY_LOG_BYTES),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns about a default that matters with GPUs only
 }
 
@@ -143,8 +148,9 @@ class SolverPool:
     Use ``SolverPool.start`` to make one and ``close`` to end it.
     """
 
-    def __init__(self, ray: _Ray, actors: Sequence[Any]) -> None:
+    def __init__(self, ray: _Ray, actors: Sequence[Any], on_restart: OnRestart) -> None:
         self._ray = ray
+        self._on_restart = on_restart
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._is_closing = threading.Event()
         self._actors = list(actors)
@@ -163,12 +169,15 @@ class SolverPool:
         self._solves = ThreadPoolExecutor(len(actors) + 1, thread_name_prefix="solve")
 
     @classmethod
-    def start(cls, num_workers: int, *, ray_address: str | None = None) -> "SolverPool":
+    def start(
+        cls, num_workers: int, *, ray_address: str | None = None, on_restart: OnRestart = lambda _: None
+    ) -> "SolverPool":
         """Start solver processes and wait until they are ready.
 
         Args:
             num_workers: Solver processes, at least 1.
             ray_address: Ray cluster to use; None starts an instance of its own that only listens on loopback.
+            on_restart: Is told in one word why a solver process is replaced; called in another thread.
         """
         if num_workers < 1:
             raise ValueError(f"the solver pool needs at least 1 worker, {num_workers} were asked for")
@@ -179,7 +188,7 @@ class SolverPool:
         except BaseException:
             ray.close()
             raise
-        return cls(ray, actors)
+        return cls(ray, actors, on_restart)
 
     async def solve(
         self,
@@ -300,7 +309,7 @@ class SolverPool:
                 self._running[number] = None
                 is_worn = self._built_counts[number] >= CANDIDATES_PER_PROCESS
                 if (was_stopped or is_worn) and not self._is_closing.is_set():
-                    self._replace_actor(number)
+                    self._replace_actor(number, "unwanted" if was_stopped else "worn")
 
     def _solve_with_retry(self, number: int, task: _Task) -> CandidateResult:
         for _ in range(2):
@@ -312,14 +321,15 @@ class SolverPool:
                         raise SolverLostError("the solver pool was closed while it planned") from None
                     if self._running[number] is not task:
                         raise SolverLostError("the batch is no longer wanted") from None
-                    self._replace_actor(number)
+                    self._replace_actor(number, "lost")
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 logger.warning("solver process %d was lost, another one takes its place: %s", number, reason)
         raise SolverLostError(
             f"solver process {number} died twice while it built the candidate {task.request.spec.name}"
         )
 
-    def _replace_actor(self, number: int) -> None:
+    def _replace_actor(self, number: int, reason: str) -> None:
+        self._on_restart(reason)
         self._ray.kill(self._actors[number])
         self._actors[number] = self._ray.start_actor()
         self._built_counts[number] = 0
