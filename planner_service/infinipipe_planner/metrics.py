@@ -19,7 +19,7 @@ from infinipipe_planner.store_file import MEMORY
 
 SOLVE_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 WAIT_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600)
-JOB_LABELS = ("owner", "job")
+JOB_LABELS = ("owner", "job_name")  # Prometheus has a label job of its own
 
 
 @dataclass(slots=True)
