@@ -22,7 +22,7 @@ def main() -> None:
     """Run one rank; any failure ends the process with a non-zero exit code."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    arguments = _parse_arguments()
+    arguments = build_parser().parse_args()
     try:
         _set_up_logging()
         check_address(arguments.planner)
@@ -33,11 +33,12 @@ def main() -> None:
         exit_failed(error)
 
 
-def _parse_arguments() -> argparse.Namespace:
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m infinipipe_executor", description="One rank of a training run.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the run (TOML)")
     parser.add_argument("--planner", required=True, metavar="HOST:PORT", help="address of the planning service")
-    return parser.parse_args()
+    return parser
 
 
 def _set_up_logging() -> None:
