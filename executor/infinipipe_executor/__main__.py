@@ -16,6 +16,7 @@ from pathlib import Path
 from infinipipe_executor.config import RunConfig, check_address, load_config
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.failure import exit_failed
+from infinipipe_executor.log_prefix import PrefixFormatter, note
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
         _set_up_logging()
         check_address(arguments.planner)
         config = load_config(arguments.config)
+        note(job=config.job.name)
         _check_world(config)
         _train(config, arguments.planner)
     except Exception as error:  # the last place that can say what happened
@@ -44,7 +46,9 @@ def build_parser() -> argparse.ArgumentParser:
 def _set_up_logging() -> None:
     """Rank 0 tells about the run; the others speak up when something is wrong, or when they make the shared tokens."""
     rank = int(os.environ.get("RANK", "0"))
-    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if rank == 0 else logging.WARNING)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(PrefixFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO if rank == 0 else logging.WARNING)
     logging.getLogger("infinipipe_executor.data.token_cache").setLevel(logging.INFO)
 
 

@@ -18,6 +18,7 @@ from infinipipe_contract.validate import validate
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PeerLostError, PlanError
+from infinipipe_executor.log_prefix import note
 from infinipipe_executor.plan_client import PlanClient, PlannerRefusedError, PlannerUnavailableError, RankReport
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Planning:
             PlanFailedError: If the planner cannot plan the batch.
             PlanError: If the plan is corrupt, foreign, or does not fit the batch.
         """
+        note(step=step)
         started_s = time.monotonic()
 
         def tell(waited_s: float) -> None:
@@ -122,6 +124,7 @@ def open_planning(config: RunConfig, client: PlanClient, profile: Profile) -> Pl
     if world_size > 1:
         generation = _share_generation(rank, world_size, generation, planner.wait_timeout_s)
     client.join_job(config.job.name, generation)
+    note(generation=generation)
     return Planning(client, rank, profile, planner.wait_timeout_s)
 
 

@@ -75,15 +75,17 @@ def ray_cluster(num_cpus: int) -> Iterator[RayCluster]:
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head"]
     command += [f"--{name}={value}" for name, value in options.items()]
     try:
-        done = subprocess.run(
-            command,
-            env=os.environ | RAY_ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=(folder / "start.log").open("w"),
-            stderr=subprocess.STDOUT,
-            timeout=START_TIMEOUT_S,
-            check=False,
-        )
+        # Into a file: the cluster's processes would keep a pipe open for ever.
+        with (folder / "start.log").open("w") as log:
+            done = subprocess.run(
+                command,
+                env=os.environ | RAY_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=START_TIMEOUT_S,
+                check=False,
+            )
         assert done.returncode == 0, (folder / "start.log").read_text()
         yield cluster
     finally:
