@@ -1,6 +1,7 @@
 """Planners and Ray clusters side by side on one machine."""
 
 import concurrent.futures
+import signal
 import time
 from typing import Any
 
@@ -26,9 +27,10 @@ def plan_a_step(address: str) -> tuple[Pipeline, ...]:
     """Plan one step; return its pipelines."""
     with grpc.insecure_channel(address) as channel:
         stub: Any = planner_service_pb2_grpc.PlannerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
-        stub.CreateJob(pb.CreateJobRequest(job="same-name", spec=job_spec()), timeout=CALL_TIMEOUT_S)
-        stub.SubmitBatch(submission("same-name", 0, LENGTHS), timeout=CALL_TIMEOUT_S)
-        plan = plan_from_proto(stub.GetPlan(plan_request("same-name", 0), timeout=CALL_TIMEOUT_S).plan)
+        request = pb.CreateJobRequest(job="same-name", spec=job_spec())
+        generation = stub.CreateJob(request, timeout=CALL_TIMEOUT_S).job.generation
+        stub.SubmitBatch(submission("same-name", 0, LENGTHS, generation), timeout=CALL_TIMEOUT_S)
+        plan = plan_from_proto(stub.GetPlan(plan_request("same-name", 0, generation), timeout=CALL_TIMEOUT_S).plan)
     validate(plan, LENGTHS, PROFILE)
     return plan.pipelines
 
@@ -57,7 +59,7 @@ def test_two_planners_and_two_ray_clusters_on_one_machine_do_not_meet(monkeypatc
                 plans = list(threads.map(plan_a_step, (guest.address, owner.address)))
             assert plans[0] == plans[1]
 
-            guest.close()
+            guest.signal(signal.SIGKILL)
             assert solvers_left(cluster) == []
             assert cluster.is_up()
             assert plan_a_step(owner.address) == plans[0]
@@ -70,4 +72,4 @@ def test_two_planners_and_two_ray_clusters_on_one_machine_do_not_meet(monkeypatc
             assert cluster.is_up()
         finally:
             guest.close()
-            owner.close()
+            owner.kill()

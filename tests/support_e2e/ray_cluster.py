@@ -89,7 +89,8 @@ def ray_cluster(num_cpus: int) -> Iterator[RayCluster]:
         assert done.returncode == 0, (folder / "start.log").read_text()
         yield cluster
     finally:
-        for pid in processes_with(f"{folder}/"):
+        named = processes_with(f"{folder}/")
+        for pid in [*named, *(pid for pid, parent in parents().items() if parent in named)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
