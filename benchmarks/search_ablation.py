@@ -24,6 +24,7 @@ from infinipipe_planner.chunking.chunk_batch import ChunkChain
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies import search
+from infinipipe_planner.policies.candidate import Sweep
 from infinipipe_planner.policies.trial import RAMPS, RULES, Order, Trial
 from infinipipe_planner.scheduling.list_schedule import ListRules, ListSchedule
 from infinipipe_planner.scheduling.one_f_one_b import build_pipeline, order_pipeline
@@ -69,9 +70,14 @@ def main() -> None:
     ]
     print(_line("paper", [_ratio(setting, "paper") for setting in settings]))
     # The paper's candidates are a row of their own.
-    with mock.patch.object(search, "sweep_paper", lambda *_: []):
+    with mock.patch.object(search, "sweep_paper", _sweep_nothing):
         for variant in VARIANTS:
             print(_line(variant.name, [_ratio_of_variant(setting, variant) for setting in settings]))
+
+
+def _sweep_nothing(*_: object) -> Sweep:
+    yield from ()
+    return []
 
 
 def _ratio(setting: Setting, policy: str) -> float | None:

@@ -49,16 +49,16 @@ def _set_up_logging() -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(PrefixFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO if rank == 0 else logging.WARNING)
-    logging.getLogger("infinipipe_executor.data.token_cache").setLevel(logging.INFO)
+    logging.getLogger("infinipipe_executor.data").setLevel(logging.INFO)
 
 
 def _check_world(config: RunConfig) -> None:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    needed = config.cluster.pp_size * config.cluster.sp_size
-    if world_size != needed:
+    cluster = config.cluster
+    if world_size != cluster.rank_count:
         raise ConfigError(
-            f"{world_size} ranks were started, [cluster] pp_size {config.cluster.pp_size} x sp_size "
-            f"{config.cluster.sp_size} needs {needed} (torchrun --nproc-per-node, --nnodes)"
+            f"{world_size} ranks were started, [cluster] dp_size {cluster.dp_size} x pp_size {cluster.pp_size} x "
+            f"sp_size {cluster.sp_size} needs {cluster.rank_count} (torchrun --nproc-per-node, --nnodes)"
         )
 
 

@@ -108,7 +108,8 @@ class RankReport:
         plan_wait_s: Seconds the rank waited for its plan before the step.
         peak_bytes: Largest memory in use during the step; 0 where it is not measured.
         loss: Loss of the step as the whole job sees it; None when not known.
-        actions: One entry an action, in the order they ran.
+        actions: One entry an action, in the order they ran; none for a replica without a chunk.
+        replica_index: Its replica of the pipeline, from 0.
     """
 
     rank: int
@@ -119,6 +120,7 @@ class RankReport:
     peak_bytes: int = 0
     loss: float | None = None
     actions: Sequence[ActionMeasurement] = ()
+    replica_index: int = 0
 
 
 class PlanClient:
@@ -261,6 +263,7 @@ class PlanClient:
         message = pb.RankReport(
             rank=report.rank,
             stage_index=report.stage_index,
+            replica_index=report.replica_index,
             step_s=report.step_s,
             busy_s=report.busy_s,
             plan_wait_s=report.plan_wait_s,

@@ -11,6 +11,7 @@ from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.model.config import ModelConfig, check_layout
+from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepRunner
@@ -19,8 +20,11 @@ from infinipipe_executor.planner_access import load_access
 from infinipipe_executor.planning import open_planning
 from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.profiler import measure_profile
+from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
 from infinipipe_executor.start import join_ranks
 from infinipipe_executor.trainer import Trainer
+from infinipipe_kernels.attention import choose_backend
+from infinipipe_kernels.dispatch import describe_operators
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +39,31 @@ def run_training(config: RunConfig, planner_address: str) -> None:
     """
     torch.set_num_threads(1)  # ranks share the cores of their machine
     cluster, dtype = config.cluster, DTYPES[config.model.dtype]
-    model = ModelConfig(**config.model.model_dump(exclude={"dtype"}))
+    source = open_model(config)
+    model = source.config
     check_layout(model, cluster.pp_size, cluster.sp_size)
     check_device(model, cluster.device, dtype)
     own_device(cluster.device)
     measures = config.planner.profile == "measure"
     access = load_access(config.planner, planner_address, os.environ)
     given = None if measures else read_profile(config, model, dtype.itemsize)
-    corpus = open_corpus(config.data, model.vocab)
+    check_stage_layers(cluster, model, given)
+    corpus = open_corpus(data_of_model(config), model.vocab)
     logger.info("%s", corpus.report)
+    division = divide_stages(cluster, model, given, corpus.mean_attended_tokens)
+    logger.info("%s", division)
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s, access=access) as client:
         join_ranks(cluster)
-        mesh = init_mesh(cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s)
-        torch.manual_seed(config.job.seed * cluster.pp_size * cluster.sp_size + mesh.rank)  # dropout: each rank its own
-        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed)
-        profile = given or _measure(config, model, mesh, stage, dtype.itemsize)
+        mesh = init_mesh(
+            cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
+        )
+        logger.info("attention: %s", choose_backend(mesh.device).description)
+        logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
+        torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
+        layers = share_division(division.stage_layers, mesh)
+        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights, stage_layers=layers)
+        profile = given or _measure(config, model, mesh, stage, layers, dtype.itemsize)
         planning = open_planning(config, client, profile)
         Trainer(config, mesh, stage, corpus, planning, _open_host_group(config)).train()
         dist.destroy_process_group()
@@ -67,9 +80,13 @@ def _open_host_group(config: RunConfig) -> dist.ProcessGroup:
     return group
 
 
-def _measure(config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, dtype_bytes: int) -> Profile:
-    runner = StepRunner(stage, mesh)
-    measured = measure_profile(model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes)
+def _measure(
+    config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, stage_layers: tuple[int, ...], dtype_bytes: int
+) -> Profile:
+    runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
+    measured = measure_profile(
+        model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes, stage_layers=stage_layers
+    )
     stage.zero_grad()
     logger.info(
         "this machine: %s; passes not seen by the fit are off by %.0f %% forward, %.0f %% backward",

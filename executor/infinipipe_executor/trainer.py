@@ -58,7 +58,7 @@ class Trainer:
         self._planning = planning
         self._host_group = host_group
         self._sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
-        self._runner = StepRunner(stage, mesh)
+        self._runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
         self._optimizer = torch.optim.AdamW(
             stage.parameters(),
             lr=config.optimizer.learning_rate,
@@ -116,7 +116,7 @@ class Trainer:
     def _tell(self, step: int, plan: ExecutionPlan, result: StepResult, grad_norm: float, wait_s: float) -> None:
         """Print the step on rank 0 and report this rank's measurements to the planner."""
         busy_s = sum(span.end_s - span.start_s for span in result.spans)
-        end_s = result.spans[-1].end_s
+        end_s = result.spans[-1].end_s if result.spans else 0.0
         with peers_watched(self._mesh.rank, f"the end of step {step}"):
             times = self._gather([busy_s, end_s])
         makespan_s = max(end for _, end in times)
@@ -132,11 +132,12 @@ class Trainer:
         self._planning.report(step, self._report(result, busy_s, wait_s))
 
     def _report(self, result: StepResult, busy_s: float, wait_s: float) -> RankReport:
-        first_s = result.spans[0].start_s
+        first_s, end_s = (result.spans[0].start_s, result.spans[-1].end_s) if result.spans else (0.0, 0.0)
         return RankReport(
             rank=self._mesh.rank,
+            replica_index=self._mesh.dp_rank,
             stage_index=self._mesh.pp_rank,
-            step_s=result.spans[-1].end_s - first_s,
+            step_s=end_s - first_s,
             busy_s=busy_s,
             plan_wait_s=wait_s,
             peak_bytes=int(result.peak_bytes),

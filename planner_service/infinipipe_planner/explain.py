@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.cost_model import CostModel
-from infinipipe_contract.plan import ActionKind, CandidateReport, ChunkId, ExecutionPlan, Pipeline, kept_chunks
+from infinipipe_contract.plan import ActionKind, ChunkId, ExecutionPlan, Pipeline, kept_chunks
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import StageTimeline, simulate
-from infinipipe_contract.text import format_bytes
+from infinipipe_contract.text import format_bytes, name_stage
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
@@ -52,9 +52,10 @@ class ChunkInFlight:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMoment:
-    """The moment at which one stage holds most.
+    """The moment at which one stage of one replica holds most.
 
     Attributes:
+        replica_index: 0-based replica.
         stage_index: 0-based stage.
         after: The chunk whose forward pass has just ended.
         state_bytes: Model states of one device.
@@ -63,6 +64,7 @@ class MemoryMoment:
         chunks: Chunks in flight, those that hold most first.
     """
 
+    replica_index: int
     stage_index: int
     after: ChunkId
     state_bytes: float
@@ -102,7 +104,7 @@ class Explanation:
         makespan_s: Predicted seconds of the explained plan.
         bubble_ratio: Its idle share.
         recompute_ratio: Its recompute share of the busy time.
-        moments: Per stage, the moment at which it holds most.
+        moments: Per stage of every replica that has a pipeline, the moment at which it holds most.
         what_ifs: What changes would buy: memory, recompute, slices.
     """
 
@@ -155,9 +157,9 @@ def explain_batch(lengths: Sequence[int], profile: Profile, options: PlanOptions
 
 
 def memory_moments(pipelines: Sequence[Pipeline], profile: Profile) -> tuple[MemoryMoment, ...]:
-    """Find, for every stage, the moment at which it holds most."""
+    """Find, for every stage of every replica that has a pipeline, the moment at which it holds most."""
     timeline = simulate(pipelines, profile)
-    return tuple(_peak_moment(pipelines, profile, stage, index) for index, stage in enumerate(timeline.stages))
+    return tuple(_peak_moment(pipelines, profile, stage) for stage in timeline.stages if stage.spans)
 
 
 def _describe(plan: ExecutionPlan, profile: Profile, shortage: str, what_ifs: tuple[WhatIf, ...]) -> Explanation:
@@ -231,7 +233,8 @@ def _try_more_recompute(plan: ExecutionPlan, profile: Profile) -> WhatIf:
         _recompute_more(p, index, moment.stage_index, chunk.chunk_id) for index, p in enumerate(plan.pipelines)
     ]
     makespan_s = simulate(pipelines, profile).makespan_s
-    freed = f"{format_bytes(chunk.saved_bytes)} free on stage {moment.stage_index} (chunk {name_of(chunk.chunk_id)})"
+    where = name_stage(moment.stage_index, moment.replica_index, plan.replica_count)
+    freed = f"{format_bytes(chunk.saved_bytes)} free on {where} (chunk {name_of(chunk.chunk_id)})"
     return WhatIf(change, makespan_s, f"{freed}, {_compare(plan.estimate.makespan_s, makespan_s)}")
 
 
@@ -255,17 +258,34 @@ def _try_one_more_slice(
     change = f"+1 slice ({count})"
     if count > longest_tokens:
         return WhatIf(change, 0.0, "impossible: every token of the longest sequence is a slice")
-    best = _best_with(count, plan)
-    if best is None:
-        best = _best_with(count, solve(profile, dataclasses.replace(options, max_slice_count=count)))
-    if best is None:
+    makespan_s = _makespan_with(count, plan, profile)
+    if makespan_s is None:
+        limited = solve(profile, dataclasses.replace(options, max_slice_count=count))
+        makespan_s = _makespan_with(count, limited, profile)
+    if makespan_s is None:
         return WhatIf(change, 0.0, "no plan: it does not fit, or the policy tries no such candidate")
-    return WhatIf(change, best.makespan_s, _compare(plan.estimate.makespan_s, best.makespan_s))
+    return WhatIf(change, makespan_s, _compare(plan.estimate.makespan_s, makespan_s))
 
 
-def _best_with(slice_count: int, plan: ExecutionPlan) -> CandidateReport | None:
-    fitting = [c for c in plan.report.candidates if c.slice_count == slice_count and not c.infeasible_reason]
-    return min(fitting, key=lambda candidate: candidate.makespan_s, default=None)
+def _makespan_with(slice_count: int, plan: ExecutionPlan, profile: Profile) -> float | None:
+    """Predict the seconds with the best candidate that cuts the longest sequence so often; None where there is none.
+
+    The candidate is of the replica that has the longest sequence; the others stay as they are.
+    """
+    pieces = [
+        (s.end_token, -s.sequence_index, p.replica_index) for p in plan.pipelines for c in p.chunks for s in c.slices
+    ]
+    *_, replica_index = max(pieces)
+    fitting = [
+        candidate.makespan_s
+        for candidate in plan.report.candidates
+        if (candidate.replica_index, candidate.slice_count) == (replica_index, slice_count)
+        and not candidate.infeasible_reason
+    ]
+    if not fitting:
+        return None
+    others = [one for one in simulate(plan.pipelines, profile).stages if one.replica_index != replica_index]
+    return max([min(fitting), *(stage.spans[-1].end_s for stage in others if stage.spans)])
 
 
 def _compare(before_s: float, after_s: float) -> str:
@@ -280,9 +300,7 @@ def name_of(chunk_id: ChunkId) -> str:
     return f"{chunk_id.pipeline_index}.{chunk_id.chunk_index}"
 
 
-def _peak_moment(
-    pipelines: Sequence[Pipeline], profile: Profile, stage: StageTimeline, stage_index: int
-) -> MemoryMoment:
+def _peak_moment(pipelines: Sequence[Pipeline], profile: Profile, stage: StageTimeline) -> MemoryMoment:
     peak = max(range(len(stage.memory_bytes)), key=stage.memory_bytes.__getitem__)
     in_flight: dict[ChunkId, None] = {}
     for span in stage.spans[: peak + 1]:
@@ -290,11 +308,12 @@ def _peak_moment(
             in_flight[span.chunk_id] = None
         else:
             del in_flight[span.chunk_id]
-    chunks = [_chunk_in_flight(pipelines[c.pipeline_index], c, profile, stage_index) for c in in_flight]
+    chunks = [_chunk_in_flight(pipelines[c.pipeline_index], c, profile, stage.stage_index) for c in in_flight]
     return MemoryMoment(
-        stage_index=stage_index,
+        replica_index=stage.replica_index,
+        stage_index=stage.stage_index,
         after=stage.spans[peak].chunk_id,
-        state_bytes=profile.memory.model_state_bytes[stage_index],
+        state_bytes=profile.memory.model_state_bytes[stage.stage_index],
         used_bytes=stage.memory_bytes[peak],
         usable_bytes=profile.usable_memory_bytes,
         chunks=tuple(sorted(chunks, key=lambda chunk: -chunk.held_bytes)),

@@ -36,6 +36,7 @@ class MeasuredRank:
         peak_bytes: Largest memory in use during the step; 0 where it is not measured.
         loss: Loss of the step as the whole job sees it; None when not known.
         spans: Its actions in the order they ran.
+        replica_index: Its replica of the pipeline, from 0.
     """
 
     rank: int
@@ -46,31 +47,34 @@ class MeasuredRank:
     peak_bytes: float
     loss: float | None
     spans: tuple[MeasuredSpan, ...]
+    replica_index: int = 0
 
 
 def on_one_clock(ranks: Iterable[MeasuredRank], planned: Timeline) -> tuple[MeasuredRank, ...]:
     """Move the spans of all ranks onto the clock of the first stage.
 
-    Ranks of neighbouring stages pair up in their order, as they do when they send. Where the stage in front has not
-    reported, a rank starts when the plan says.
+    Replicas begin a step together, so their first stages share a clock. Ranks of neighbouring stages pair up in their
+    order, as they do when they send. Where the stage in front has not reported, a rank starts when the plan says.
 
     Args:
         ranks: Ranks of the plan, spans since each one's first action.
         planned: Replay of the plan.
 
     Returns:
-        The ranks by stage and number, their spans on one clock.
+        The ranks by replica, stage and number, their spans on one clock.
     """
-    stages: dict[int, list[MeasuredRank]] = {}
-    for rank in sorted(ranks, key=lambda rank: (rank.stage_index, rank.rank)):
-        moved = stages.setdefault(rank.stage_index, [])
-        senders = stages.get(rank.stage_index - 1)
+    starts_s = {(one.replica_index, one.stage_index): one.spans[0].start_s for one in planned.stages if one.spans}
+    stages: dict[tuple[int, int], list[MeasuredRank]] = {}
+    for rank in sorted(ranks, key=lambda rank: (rank.replica_index, rank.stage_index, rank.rank)):
+        place = (rank.replica_index, rank.stage_index)
+        moved = stages.setdefault(place, [])
+        senders = stages.get((rank.replica_index, rank.stage_index - 1))
         if rank.stage_index == 0:
             offset_s = 0.0
         elif senders:
             offset_s = _earliest_start_s(rank.spans, senders[len(moved) % len(senders)].spans)
         else:
-            offset_s = planned.stages[rank.stage_index].spans[0].start_s
+            offset_s = starts_s.get(place, 0.0)
         spans = tuple(
             span._replace(start_s=span.start_s + offset_s, end_s=span.end_s + offset_s) for span in rank.spans
         )

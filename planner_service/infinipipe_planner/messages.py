@@ -17,7 +17,7 @@ from infinipipe_contract.codec import (
     profile_to_proto,
 )
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import MAX_STAGES, Profile
+from infinipipe_contract.profile import MAX_REPLICAS, MAX_STAGES, Profile
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -143,6 +143,7 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
     for name, count, most in (
         ("rank", report.rank, MAX_RANKS - 1),
         ("stage_index", report.stage_index, MAX_STAGES - 1),
+        ("replica_index", report.replica_index, MAX_REPLICAS - 1),
         ("actions", len(report.actions), MAX_REPORTED_ACTIONS),
     ):
         if not 0 <= count <= most:

@@ -39,8 +39,8 @@ class PlanDiff:
     Attributes:
         figures: Everything that is compared, equal or not.
         runs_the_same: Whether both run the same actions on the same slices.
-        moved_sequence_count: Sequences that are sliced in another way or stand in another chunk or pipeline; None when
-            the plans are for different batches.
+        moved_sequence_count: Sequences that are sliced in another way or stand in another chunk, pipeline or replica;
+            None when the plans are for different batches.
     """
 
     figures: tuple[Figure, ...]
@@ -102,20 +102,24 @@ def _figures(plan: ExecutionPlan) -> Iterator[tuple[str, Value]]:
         yield f"{kind.value}_chunks", kinds[kind]
     yield "slices_of_longest", plan.report.slice_count
     yield "pipelines", len(plan.pipelines)
+    if plan.replica_count > 1:
+        yield "replicas", plan.replica_count
     yield "recomputed_layers", recompute_layer_total(plan)
     yield "recompute_solved", plan.report.outcome.value
     yield "predicted_s", plan.estimate.makespan_s
     yield "bubble_ratio", plan.estimate.bubble_ratio
     yield "recompute_ratio", plan.estimate.recompute_ratio
-    for stage_index, stage in enumerate(plan.estimate.stages):
-        yield f"stage_{stage_index}_peak_bytes", stage.peak_bytes
+    for lane_index, stage in enumerate(plan.estimate.stages):
+        replica_index, stage_index = divmod(lane_index, max(plan.stage_count, 1))
+        prefix = f"replica_{replica_index}_" if plan.replica_count > 1 else ""
+        yield f"{prefix}stage_{stage_index}_peak_bytes", stage.peak_bytes
     yield "solve_s", plan.report.solve_s
 
 
-def _places(plan: ExecutionPlan) -> dict[int, list[tuple[int, int, Slice]]]:
-    """Where every sequence is: pipeline, chunk and slice in token order."""
+def _places(plan: ExecutionPlan) -> dict[int, list[tuple[int, int, int, Slice]]]:
+    """Where every sequence is: replica, pipeline, chunk and slice in token order."""
     return {
-        sequence_index: [(pipeline_index, chunk_index, piece) for piece, chunk_index in pieces]
+        sequence_index: [(pipeline.replica_index, pipeline_index, chunk_index, piece) for piece, chunk_index in pieces]
         for pipeline_index, pipeline in enumerate(plan.pipelines)
         for sequence_index, pieces in slices_by_sequence(pipeline.chunks).items()
     }

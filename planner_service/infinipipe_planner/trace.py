@@ -1,7 +1,7 @@
 """A step as trace events, the JSON that Perfetto and chrome://tracing open.
 
-Two processes side by side on one clock: "planned" with a thread a stage and its memory as a counter, "measured" with a
-thread a rank. Arrows are messages between stages. Pure; ``cli.trace`` reads and writes.
+Two processes side by side on one clock: "planned" with a thread a stage of every replica and its memory as a counter,
+"measured" with a thread a rank. Arrows are messages between stages. Pure; ``cli.trace`` reads and writes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from infinipipe_contract.plan import Action, ActionKind, ChunkId, ExecutionPlan, chunk_kinds
 from infinipipe_contract.simulate import Span, StageTimeline, Timeline
-from infinipipe_contract.text import format_action
+from infinipipe_contract.text import format_action, name_stage
 from infinipipe_planner.measured import MeasuredRank, MeasuredSpan
 
 PLANNED_PID, MEASURED_PID = 1, 2
@@ -31,15 +31,17 @@ def build_trace(plan: ExecutionPlan, planned: Timeline, measured: Sequence[Measu
     labels = _Labels(plan)
     metadata = _name_process(PLANNED_PID, "planned")
     events: list[Event] = []
-    for stage_index, stage in enumerate(planned.stages):
-        metadata += _name_thread(PLANNED_PID, stage_index, f"stage {stage_index}")
-        events += [labels.event(PLANNED_PID, stage_index, stage_index, span) for span in stage.spans]
-        events += _memory_counter(stage_index, stage)
+    for tid, stage in enumerate(planned.stages):
+        name = name_stage(stage.stage_index, stage.replica_index, plan.replica_count)
+        metadata += _name_thread(PLANNED_PID, tid, name)
+        events += [labels.event(PLANNED_PID, tid, stage.stage_index, span) for span in stage.spans]
+        events += _memory_counter(name, stage)
     events += _messages(planned)
     if measured:
         metadata += _name_process(MEASURED_PID, "measured")
     for rank in measured:
-        metadata += _name_thread(MEASURED_PID, rank.rank, f"rank {rank.rank} (stage {rank.stage_index})")
+        name = name_stage(rank.stage_index, rank.replica_index, plan.replica_count)
+        metadata += _name_thread(MEASURED_PID, rank.rank, f"rank {rank.rank} ({name})")
         events += [labels.event(MEASURED_PID, rank.rank, rank.stage_index, span) for span in rank.spans]
     return {
         "traceEvents": metadata + sorted(events, key=lambda event: event["ts"]),
@@ -100,10 +102,10 @@ class _Labels:
         }
 
 
-def _memory_counter(stage_index: int, stage: StageTimeline) -> Iterable[Event]:
+def _memory_counter(name: str, stage: StageTimeline) -> Iterable[Event]:
     for span, memory_bytes in zip(stage.spans, stage.memory_bytes, strict=True):
         yield {
-            "name": f"memory of stage {stage_index}",
+            "name": f"memory of {name}",
             "ph": "C",
             "ts": _microseconds(span.end_s),
             "pid": PLANNED_PID,
@@ -113,20 +115,26 @@ def _memory_counter(stage_index: int, stage: StageTimeline) -> Iterable[Event]:
 
 def _messages(planned: Timeline) -> Iterable[Event]:
     """Draw an arrow from every pass to the one that waits for its message."""
-    by_stage = [{(span.kind, span.chunk_id): span for span in stage.spans} for stage in planned.stages]
+    received = {
+        (stage.replica_index, stage.stage_index, span.kind, span.chunk_id): (tid, span)
+        for tid, stage in enumerate(planned.stages)
+        for span in stage.spans
+    }
     message_id = 0
-    for stage_index, sent in enumerate(by_stage):
-        for (kind, chunk_id), span in sent.items():
-            receiver = stage_index + (1 if kind is ActionKind.FORWARD else -1)
-            if not 0 <= receiver < len(by_stage):
-                continue
+    for tid, stage in enumerate(planned.stages):
+        for span in stage.spans:
+            neighbour = stage.stage_index + (1 if span.kind is ActionKind.FORWARD else -1)
+            found = received.get((stage.replica_index, neighbour, span.kind, span.chunk_id))
+            if found is None:
+                continue  # the first stage sends no gradients, the last one no activations
+            receiver, waiting = found
             message_id += 1
             # An arrow belongs to the slice that encloses it, and a slice does not enclose its own end.
             sent_us = round(max(_microseconds(span.start_s), _microseconds(span.end_s) - 0.001), 3)
-            received_us = _microseconds(by_stage[receiver][kind, chunk_id].start_s)
-            what = "activation" if kind is ActionKind.FORWARD else "gradient"
+            received_us = _microseconds(waiting.start_s)
+            what = "activation" if span.kind is ActionKind.FORWARD else "gradient"
             common = {"name": what, "cat": "message", "id": message_id, "pid": PLANNED_PID}
-            yield {**common, "ph": "s", "ts": sent_us, "tid": stage_index}
+            yield {**common, "ph": "s", "ts": sent_us, "tid": tid}
             yield {**common, "ph": "f", "bp": "e", "ts": received_us, "tid": receiver}
 
 

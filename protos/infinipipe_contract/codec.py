@@ -29,8 +29,10 @@ from infinipipe_contract.plan import (
     StageEstimate,
 )
 from infinipipe_contract.profile import (
+    NO_HEAD,
     Cluster,
     ComputeCost,
+    HeadCost,
     LinkCost,
     MemoryCost,
     ModelShape,
@@ -86,6 +88,7 @@ def plan_to_proto(plan: ExecutionPlan) -> plan_pb2.ExecutionPlan:
             makespan_s=candidate.makespan_s,
             infeasible_reason=candidate.infeasible_reason,
             solve_s=candidate.solve_s,
+            replica_index=candidate.replica_index,
         )
     return message
 
@@ -119,7 +122,7 @@ def plan_from_proto(message: plan_pb2.ExecutionPlan) -> ExecutionPlan:
             slice_count=report.slice_count,
             gap_ratio=report.gap_ratio,
             candidates=tuple(
-                CandidateReport(c.name, c.slice_count, c.makespan_s, c.infeasible_reason, c.solve_s)
+                CandidateReport(c.name, c.slice_count, c.makespan_s, c.infeasible_reason, c.solve_s, c.replica_index)
                 for c in report.candidates
             ),
         ),
@@ -157,12 +160,14 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
             ffn=model.ffn,
             vocab=model.vocab,
             dtype_bytes=model.dtype_bytes,
+            query_dim=model.query_dim,
         ),
         cluster=profile_pb2.Cluster(
             pp_size=cluster.pp_size,
             sp_size=cluster.sp_size,
             device_memory_bytes=cluster.device_memory_bytes,
             usable_memory_ratio=cluster.usable_memory_ratio,
+            dp_size=None if cluster.dp_size == 1 else cluster.dp_size,
         ),
         forward=_compute_to_proto(profile.forward),
         backward=_compute_to_proto(profile.backward),
@@ -175,6 +180,8 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
             model_state_bytes=profile.memory.model_state_bytes,
         ),
         nodes=None if profile.nodes is None else profile_pb2.NodeLinks(**dataclasses.asdict(profile.nodes)),
+        stage_layers=profile.layer_division,
+        head=None if profile.head == NO_HEAD else profile_pb2.HeadCost(**dataclasses.asdict(profile.head)),
     )
 
 
@@ -188,8 +195,22 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
     profile = Profile(
         name=message.name,
         comment=message.comment,
-        model=ModelShape(model.layers, model.hidden, model.kv_dim, model.ffn, model.vocab, model.dtype_bytes),
-        cluster=Cluster(cluster.pp_size, cluster.sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio),
+        model=ModelShape(
+            model.layers,
+            model.hidden,
+            model.kv_dim,
+            model.ffn,
+            model.vocab,
+            model.dtype_bytes,
+            model.query_dim if model.HasField("query_dim") else None,
+        ),
+        cluster=Cluster(
+            cluster.pp_size,
+            cluster.sp_size,
+            cluster.device_memory_bytes,
+            cluster.usable_memory_ratio,
+            cluster.dp_size if cluster.HasField("dp_size") else 1,
+        ),
         forward=_compute_from_proto(message.forward),
         backward=_compute_from_proto(message.backward),
         all2all=LinkCost(message.all2all.bandwidth_bytes_per_s, message.all2all.latency_s),
@@ -197,6 +218,8 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
         param_gather_s=tuple(message.param_gather_s),
         memory=MemoryCost(memory.token_bytes, memory.logits_bytes, tuple(memory.model_state_bytes)),
         nodes=_nodes_from_proto(message.nodes) if message.HasField("nodes") else None,
+        layer_division=tuple(message.stage_layers) or None,
+        head=HeadCost(message.head.forward_s_per_token, message.head.backward_s_per_token),
     )
     check_profile(profile)
     return profile
@@ -257,6 +280,7 @@ def _pipeline_to_proto(pipeline: Pipeline) -> plan_pb2.Pipeline:
             )
             for actions in pipeline.stages
         ],
+        replica_index=pipeline.replica_index,
     )
 
 
@@ -267,6 +291,7 @@ def _pipeline_from_proto(message: plan_pb2.Pipeline) -> Pipeline:
             for chunk in message.chunks
         ),
         stages=tuple(tuple(_action_from_proto(action) for action in stage.actions) for stage in message.stages),
+        replica_index=message.replica_index,
     )
 
 

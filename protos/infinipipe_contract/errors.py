@@ -3,6 +3,7 @@
 ContractError                 anything below
   InvalidProfileError         a profile that makes no sense
   InvalidPlanError            a plan that breaks a rule; holds every broken rule
+  ModelConfigError            a model's configuration that is unreadable or not supported
   JsonTextError               a text that is not JSON (in json_text.py)
 """
 
@@ -15,6 +16,10 @@ class ContractError(Exception):
 
 class InvalidProfileError(ContractError):
     """A profile has a missing, unknown or senseless value; the message names the key, the value and the limit."""
+
+
+class ModelConfigError(ContractError):
+    """A model's configuration cannot be read or describes a model that is not supported; one sentence says why."""
 
 
 class InvalidPlanError(ContractError):

@@ -85,10 +85,12 @@ class Pipeline:
     Attributes:
         chunks: Chunks in forward order.
         stages: The actions of every stage in the order they run.
+        replica_index: Replica of the pipeline that runs it, from 0.
     """
 
     chunks: tuple[Chunk, ...]
     stages: tuple[tuple[Action, ...], ...]
+    replica_index: int = 0
 
 
 class ChunkId(NamedTuple):
@@ -114,9 +116,9 @@ class Estimate:
     Attributes:
         makespan_s: Seconds from the first action's start to the last one's end.
         ideal_s: Seconds of the work alone, spread evenly.
-        bubble_ratio: Idle share of the makespan, mean over stages.
+        bubble_ratio: Idle share of the makespan, mean over the stages of all replicas.
         recompute_ratio: Recompute share of the busy time.
-        stages: One entry a stage.
+        stages: One entry a stage of every replica: the stages of replica 0 first, then those of replica 1.
     """
 
     makespan_s: float
@@ -144,6 +146,7 @@ class CandidateReport:
         makespan_s: Predicted seconds; 0 when the candidate does not fit.
         infeasible_reason: Why it does not fit; empty when it does.
         solve_s: Seconds it took to solve.
+        replica_index: Replica whose share of the batch it plans; the other fields are about that share alone.
     """
 
     name: str
@@ -151,6 +154,7 @@ class CandidateReport:
     makespan_s: float
     infeasible_reason: str
     solve_s: float
+    replica_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,8 @@ class ExecutionPlan:
         generation: Generation of the job's executor; 0 without a job.
         step: Training step, from 0.
         policy: Policy that made the plan.
-        pipelines: Run one after the other by every stage, without a barrier between them.
+        pipelines: Those of all replicas; every stage runs those of its replica one after the other, without a barrier
+            between them.
         target_token_count: Tokens of the batch that have a target; the loss is divided by it once.
         estimate: What the cost model expects.
         report: How the plan was found.
@@ -202,6 +207,12 @@ class ExecutionPlan:
     def stage_count(self) -> int:
         """Stages of the plan; 0 for a plan without pipelines."""
         return len(self.pipelines[0].stages) if self.pipelines else 0
+
+    @property
+    def replica_count(self) -> int:
+        """Replicas that the plan speaks of: those with a pipeline, and those for which the estimate has stages."""
+        with_pipeline = max((pipeline.replica_index + 1 for pipeline in self.pipelines), default=0)
+        return max(with_pipeline, len(self.estimate.stages) // max(self.stage_count, 1))
 
     @property
     def chunk_count(self) -> int:
@@ -231,7 +242,8 @@ def plan_digest(plan: ExecutionPlan) -> str:
 
     feed("infinipipe.plan.v1", plan.job, plan.generation, plan.step, plan.policy, plan.target_token_count)
     for pipeline in plan.pipelines:
-        feed("pipeline", len(pipeline.chunks), len(pipeline.stages))
+        replica = (pipeline.replica_index,) if pipeline.replica_index else ()
+        feed("pipeline", len(pipeline.chunks), len(pipeline.stages), *replica)
         for chunk in pipeline.chunks:
             feed("chunk", *(f"{s.sequence_index}:{s.start_token}+{s.length_tokens}" for s in chunk.slices))
         for actions in pipeline.stages:

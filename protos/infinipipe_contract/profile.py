@@ -13,6 +13,7 @@ from infinipipe_contract.stages import divide_layers
 # Beyond these no model and no machine is meant, and products of what is computed from them would overflow.
 MAX_STAGES = 1_024
 MAX_RANKS_PER_STAGE = 65_536
+MAX_REPLICAS = 4_096
 MAX_LAYERS = 65_536
 MAX_WIDTH = 2**31 - 1
 MAX_DTYPE_BYTES = 16
@@ -34,6 +35,7 @@ class ModelShape:
         ffn: Width of the feed-forward layer.
         vocab: Entries of the vocabulary.
         dtype_bytes: Bytes of one activation element (paper: e).
+        query_dim: Width of all query heads together; None where it is ``hidden``, as in the paper.
     """
 
     layers: int
@@ -42,6 +44,12 @@ class ModelShape:
     ffn: int
     vocab: int
     dtype_bytes: int
+    query_dim: int | None = None
+
+    @property
+    def heads_dim(self) -> int:
+        """Width of all query heads and all key heads together (paper: D + D_kv)."""
+        return (self.hidden if self.query_dim is None else self.query_dim) + self.kv_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +61,14 @@ class Cluster:
         sp_size: Ranks of one stage, which share every chunk's tokens (paper: d_s).
         device_memory_bytes: Memory of one device.
         usable_memory_ratio: Share of it that a plan may fill, in (0, 1].
+        dp_size: Replicas of the pipeline, among which a batch is split.
     """
 
     pp_size: int
     sp_size: int
     device_memory_bytes: float
     usable_memory_ratio: float
+    dp_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,22 @@ class ComputeCost:
     alpha1: float
     alpha2: float
     beta1: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCost:
+    """What the last stage does behind its layers: final norm, projection to the vocabulary, loss.
+
+    Seconds of one device per token that it holds; the ranks of the stage share a chunk's tokens. Not divided by the
+    stages, as only one of them does it. Looking tokens up in the embedding, on the first stage, counts as nothing.
+    """
+
+    forward_s_per_token: float
+    backward_s_per_token: float
+
+
+NO_HEAD = HeadCost(0.0, 0.0)
+"""A head that takes no time, as in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +154,9 @@ class Profile:
         memory: Memory per token and per stage.
         comment: Where the numbers come from.
         nodes: Links inside and between nodes; None where ``derive_node_links`` tells them.
+        layer_division: Layers of every stage where somebody chose them; None where ``divide_layers`` does. Read
+            ``stage_layers``, which holds either.
+        head: Time of the last stage behind its layers.
     """
 
     name: str
@@ -141,16 +170,18 @@ class Profile:
     memory: MemoryCost
     comment: str = ""
     nodes: NodeLinks | None = None
+    layer_division: tuple[int, ...] | None = None
+    head: HeadCost = NO_HEAD
 
     @property
     def device_count(self) -> int:
-        """Devices of the cluster (paper: N)."""
+        """Devices of one replica of the pipeline (paper: N)."""
         return self.cluster.pp_size * self.cluster.sp_size
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
         """Layers of every stage."""
-        return divide_layers(self.model.layers, self.cluster.pp_size)
+        return self.layer_division or divide_layers(self.model.layers, self.cluster.pp_size)
 
     @property
     def usable_memory_bytes(self) -> float:
@@ -192,6 +223,7 @@ def check_profile(profile: Profile) -> None:
         ("model.dtype_bytes", model.dtype_bytes, MAX_DTYPE_BYTES),
         ("cluster.pp_size", cluster.pp_size, MAX_STAGES),
         ("cluster.sp_size", cluster.sp_size, MAX_RANKS_PER_STAGE),
+        ("cluster.dp_size", cluster.dp_size, MAX_REPLICAS),
     ):
         _require(whole >= 1, key, whole, "at least 1")
         _require(whole <= most, key, whole, f"at most {most}")
@@ -203,6 +235,10 @@ def check_profile(profile: Profile) -> None:
         model.layers,
         f"at least cluster.pp_size, which is {cluster.pp_size}",
     )
+    if model.query_dim is not None:
+        _require(1 <= model.query_dim <= MAX_WIDTH, "model.query_dim", model.query_dim, f"1 to {MAX_WIDTH}")
+    if profile.layer_division is not None:
+        _check_division(profile.layer_division, model.layers, cluster.pp_size)
     for key, entries, largest in (
         ("param_gather_s", profile.param_gather_s, MAX_SECONDS),
         ("memory.model_state_bytes", memory.model_state_bytes, MAX_BYTES),
@@ -216,6 +252,8 @@ def check_profile(profile: Profile) -> None:
         _require_number(f"{direction}.beta1", cost.beta1, MAX_SECONDS)
         work_s = cost.alpha1 + cost.alpha2
         _require(work_s >= MIN_TOKEN_SECONDS, f"{direction}.alpha1 + alpha2", work_s, f"at least {MIN_TOKEN_SECONDS:g}")
+    _require_number("head.forward_s_per_token", profile.head.forward_s_per_token, MAX_SECONDS)
+    _require_number("head.backward_s_per_token", profile.head.backward_s_per_token, MAX_SECONDS)
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
         _require_number(f"{name}.latency_s", link.latency_s, MAX_SECONDS)
         _require_bandwidth(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
@@ -228,6 +266,14 @@ def check_profile(profile: Profile) -> None:
         _check_nodes(profile.nodes, profile.device_count)
 
 
+def _check_division(stage_layers: tuple[int, ...], layers: int, pp_size: int) -> None:
+    _require(len(stage_layers) == pp_size, "stage_layers", f"{len(stage_layers)} entries", f"{pp_size} (one a stage)")
+    for stage_index, count in enumerate(stage_layers):
+        _require(count >= 1, f"stage_layers[{stage_index}]", count, "at least 1")
+    total = sum(stage_layers)
+    _require(total == layers, "the sum of stage_layers", total, f"model.layers, which is {layers}")
+
+
 def _check_nodes(nodes: NodeLinks, device_count: int) -> None:
     per_node = nodes.devices_per_node
     _require(per_node >= 1, "nodes.devices_per_node", per_node, "at least 1")
@@ -235,7 +281,7 @@ def _check_nodes(nodes: NodeLinks, device_count: int) -> None:
         per_node >= device_count or device_count % per_node == 0,
         "nodes.devices_per_node",
         per_node,
-        f"a divisor of the cluster's {device_count} devices",
+        f"a divisor of pp_size * sp_size, which is {device_count}",
     )
     _require_number("nodes.intra_node_latency_s", nodes.intra_node_latency_s, MAX_SECONDS)
     _require_number("nodes.inter_node_latency_s", nodes.inter_node_latency_s, MAX_SECONDS)

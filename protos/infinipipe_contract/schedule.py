@@ -39,11 +39,16 @@ class Instruction(NamedTuple):
     recompute_layer_count: int = 0
 
 
-def lower_stage(plan: ExecutionPlan, stage_index: int) -> list[Instruction]:
-    """List what one stage does in a step, over all pipelines, messages included."""
+def lower_stage(plan: ExecutionPlan, stage_index: int, replica_index: int = 0) -> list[Instruction]:
+    """List what one stage of one replica does in a step, over all its pipelines, messages included.
+
+    Chunks keep the index of their pipeline in the plan. The list is empty for a replica that has no pipeline.
+    """
     is_first, is_last = stage_index == 0, stage_index == plan.stage_count - 1
     instructions = []
     for pipeline_index, pipeline in enumerate(plan.pipelines):
+        if pipeline.replica_index != replica_index:
+            continue
         for action in pipeline.stages[stage_index]:
             chunk_id = ChunkId(pipeline_index, action.chunk_index)
             if action.kind is ActionKind.FORWARD:

@@ -1,10 +1,12 @@
 """Replay of a plan under a profile: when every action runs, and how much memory every stage holds.
 
-Each stage runs its actions in the listed order, over all pipelines without a barrier; an action starts when the stage
-is free and its message is there. Memory is counted after each forward pass (paper, Eqs. 6 to 8).
+Each stage runs its actions in the listed order, over all pipelines of its replica without a barrier; an action starts
+when the stage is free and its message is there. Replicas run side by side and exchange nothing until all have ended:
+the sum of their gradients, which costs every plan the same, is left out as the optimizer's step is. Memory is counted
+after each forward pass (paper, Eqs. 6 to 8).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ActionKind, ChunkId, Estimate, Pipeline, StageEstimate, kept_chunks
 from infinipipe_contract.profile import Profile
+from infinipipe_contract.text import name_stage
 
 
 class Span(NamedTuple):
@@ -26,14 +29,18 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageTimeline:
-    """What one stage does over time.
+    """What one stage of one replica does over time.
 
     Attributes:
+        replica_index: Replica of the pipeline, from 0.
+        stage_index: Stage of the pipeline, from 0.
         spans: Actions in the order they run.
         memory_bytes: Bytes in use on one device after each action, beside ``spans``; model states included.
-        peak_bytes: Largest of them.
+        peak_bytes: Largest of them; the model states alone where the replica has no pipeline.
     """
 
+    replica_index: int
+    stage_index: int
     spans: tuple[Span, ...]
     memory_bytes: tuple[float, ...]
     peak_bytes: float
@@ -41,7 +48,12 @@ class StageTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Replay of a whole plan: one timeline a stage, and the seconds until the last action ends."""
+    """Replay of a whole plan.
+
+    Attributes:
+        stages: One timeline a stage of every replica: the stages of replica 0 first, then those of replica 1.
+        makespan_s: Seconds until the last action of the slowest replica ends.
+    """
 
     stages: tuple[StageTimeline, ...]
     makespan_s: float
@@ -62,29 +74,32 @@ def simulate(pipelines: Sequence[Pipeline], profile: Profile) -> Timeline:
     """Replay pipelines.
 
     Args:
-        pipelines: Run one after the other by every stage; all with as many stages as the profile.
+        pipelines: Those of all replicas, each with as many stages as the profile; every stage runs those of its replica
+            one after the other.
         profile: Cost model.
 
     Raises:
-        InvalidPlanError: If the stages wait for each other for ever; names each waiting stage and its action.
+        InvalidPlanError: If a pipeline is of a replica that the profile does not have, or if stages wait for each other
+            for ever; names each waiting stage and its action.
     """
+    broken = list(broken_replicas(pipelines, profile.cluster.dp_size))
+    if broken:
+        raise InvalidPlanError(broken)
     costs = CostModel(profile)
-    stage_count = profile.cluster.pp_size
     priced = _price_chunks(pipelines, costs)
-    passes = [_price_stage(pipelines, priced, stage_index, costs) for stage_index in range(stage_count)]
-    spans = _replay(passes)
-    waiting = [
-        f"stage {stage_index} waits for ever at action {len(done)} of {len(todo)}"
-        for stage_index, (done, todo) in enumerate(zip(spans, passes, strict=True))
-        if len(done) < len(todo)
-    ]
-    if waiting:
-        raise InvalidPlanError([f"deadlock: {', '.join(waiting)}"])
-    stages = tuple(
-        _with_memory(spans[stage_index], passes[stage_index], profile.memory.model_state_bytes[stage_index])
-        for stage_index in range(stage_count)
-    )
-    return Timeline(stages, max((stage.spans[-1].end_s for stage in stages if stage.spans), default=0.0))
+    stages: list[StageTimeline] = []
+    for replica_index in range(profile.cluster.dp_size):
+        own = [pair for pair in zip(pipelines, priced, strict=True) if pair[0].replica_index == replica_index]
+        stages += _replay_replica(replica_index, own, costs)
+    return Timeline(tuple(stages), max((stage.spans[-1].end_s for stage in stages if stage.spans), default=0.0))
+
+
+def broken_replicas(pipelines: Sequence[Pipeline], dp_size: int) -> Iterator[str]:
+    """Name every pipeline of a replica that does not exist."""
+    for pipeline_index, pipeline in enumerate(pipelines):
+        if not 0 <= pipeline.replica_index < dp_size:
+            replicas = f"the profile has {dp_size} (cluster.dp_size)"
+            yield f"pipeline {pipeline_index} is of replica {pipeline.replica_index}, {replicas}"
 
 
 def estimate_plan(pipelines: Sequence[Pipeline], profile: Profile) -> Estimate:
@@ -149,23 +164,47 @@ def _price_chunks(pipelines: Sequence[Pipeline], costs: CostModel) -> list[list[
     return priced
 
 
+def _replay_replica(
+    replica_index: int, pipelines: Sequence[tuple[Pipeline, Sequence[_PricedChunk]]], costs: CostModel
+) -> list[StageTimeline]:
+    """Replay the pipelines of one replica, each beside its priced chunks."""
+    cluster, state_bytes = costs.profile.cluster, costs.profile.memory.model_state_bytes
+    passes = [_price_stage(pipelines, stage_index, costs) for stage_index in range(cluster.pp_size)]
+    spans = _replay(passes)
+    waiting = [
+        f"{name_stage(stage_index, replica_index, cluster.dp_size)} waits for ever at action {len(done)} of {len(todo)}"
+        for stage_index, (done, todo) in enumerate(zip(spans, passes, strict=True))
+        if len(done) < len(todo)
+    ]
+    if waiting:
+        raise InvalidPlanError([f"deadlock: {', '.join(waiting)}"])
+    stages = []
+    for stage_index, (done, todo) in enumerate(zip(spans, passes, strict=True)):
+        memory_bytes, peak_bytes = _memory_over_time(todo, state_bytes[stage_index])
+        stages.append(StageTimeline(replica_index, stage_index, tuple(done), memory_bytes, peak_bytes))
+    return stages
+
+
 def _price_stage(
-    pipelines: Sequence[Pipeline], priced: Sequence[Sequence[_PricedChunk]], stage_index: int, costs: CostModel
+    pipelines: Sequence[tuple[Pipeline, Sequence[_PricedChunk]]], stage_index: int, costs: CostModel
 ) -> list[_Pass]:
-    """Join the actions of one stage over all pipelines and price each."""
+    """Join the actions of one stage over all pipelines of its replica and price each."""
     gather_s, stage_layers = costs.profile.param_gather_s[stage_index], costs.stage_layers[stage_index]
     share = costs.stage_shares[stage_index]
     passes = []
-    for pipeline, chunks in zip(pipelines, priced, strict=True):
+    for pipeline, chunks in pipelines:
         actions = pipeline.stages[stage_index]
         layer_counts = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
         for kind, chunk_index, _ in actions:
             chunk, layers = chunks[chunk_index], layer_counts.get(chunk_index, 0)
-            cost_s = max(share * chunk.forward_compute_s, gather_s) + share * chunk.all2all_s
-            recompute_s = 0.0
-            if kind is ActionKind.BACKWARD:
-                recompute_s = layers / stage_layers * cost_s
-                cost_s = max(share * chunk.backward_compute_s, 2 * gather_s) + share * chunk.all2all_s + recompute_s
+            head_s, recompute_s = costs.head_s(kind, chunk.token_count, stage_index), 0.0
+            if kind is ActionKind.FORWARD:
+                cost_s = max(share * chunk.forward_compute_s + head_s, gather_s) + share * chunk.all2all_s
+            else:
+                layers_s = max(share * chunk.forward_compute_s, gather_s) + share * chunk.all2all_s
+                recompute_s = layers / stage_layers * layers_s
+                cost_s = max(share * chunk.backward_compute_s + head_s, 2 * gather_s) + share * chunk.all2all_s
+                cost_s += recompute_s
             held_bytes = costs.activation_bytes(
                 chunk.token_count, stage_index, keeps_kv=chunk.keeps_kv, recompute_layer_count=layers
             )
@@ -210,12 +249,12 @@ def _ready_s(this: _Pass, stage_index: int, ended: Sequence[dict[tuple[ActionKin
     return None if produced_s is None else produced_s + this.transfer_s
 
 
-def _with_memory(spans: Sequence[Span], passes: Sequence[_Pass], model_state_bytes: float) -> StageTimeline:
-    """Add the bytes in use after every action."""
+def _memory_over_time(passes: Sequence[_Pass], model_state_bytes: float) -> tuple[tuple[float, ...], float]:
+    """Add up the bytes in use after every action, and find the most."""
     live_bytes = peak_bytes = model_state_bytes
     after = []
     for this in passes:
         live_bytes += this.held_bytes if this.kind is ActionKind.FORWARD else -this.held_bytes
         peak_bytes = max(peak_bytes, live_bytes)
         after.append(live_bytes)
-    return StageTimeline(tuple(spans), tuple(after), peak_bytes)
+    return tuple(after), peak_bytes

@@ -15,6 +15,11 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def name_stage(stage_index: int, replica_index: int, replica_count: int) -> str:
+    """Name a stage for people: ``stage 1``, or ``replica 0, stage 1`` where there are several replicas."""
+    return f"stage {stage_index}" if replica_count == 1 else f"replica {replica_index}, stage {stage_index}"
+
+
 def format_action(action: Action) -> str:
     """Write an action as ``F3``, or ``F3r2`` where two layers will be recomputed."""
     suffix = f"r{action.recompute_layer_count}" if action.recompute_layer_count else ""
@@ -27,25 +32,42 @@ def plan_grid(plan: ExecutionPlan, *, width: int = 80) -> str:
     A backward pass shows the layers it recomputes: ``F3 ... B3r2``. Lines longer than ``width`` are folded.
     """
     lines = []
-    for pipeline_index, pipeline in enumerate(plan.pipelines):
-        lines.append(f"pipeline {pipeline_index}: {_describe_chunks(pipeline)}")
-        for stage_index, actions in enumerate(pipeline.stages):
-            recompute = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
-            words = [
-                format_action(
-                    action._replace(
-                        recompute_layer_count=recompute[action.chunk_index] if action.kind is ActionKind.BACKWARD else 0
-                    )
-                )
-                for action in actions
-            ]
-            lines += _fold(f"  stage {stage_index}  ", words, width)
+    for replica_index in range(plan.replica_count):
+        replica = f"replica {replica_index}" if plan.replica_count > 1 else ""
+        prefix = f"{replica}, " if replica else ""
+        own = [(index, one) for index, one in enumerate(plan.pipelines) if one.replica_index == replica_index]
+        for pipeline_index, pipeline in own:
+            lines.append(f"{prefix}pipeline {pipeline_index}: {_describe_chunks(pipeline)}")
+            lines += _stage_lines(pipeline, width)
+        if not own:
+            lines.append(f"{replica}: no pipeline")
     return "\n".join(lines)
+
+
+def _stage_lines(pipeline: Pipeline, width: int) -> list[str]:
+    lines = []
+    for stage_index, actions in enumerate(pipeline.stages):
+        recompute = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
+        words = [
+            format_action(
+                action._replace(
+                    recompute_layer_count=recompute[action.chunk_index] if action.kind is ActionKind.BACKWARD else 0
+                )
+            )
+            for action in actions
+        ]
+        lines += _fold(f"  stage {stage_index}  ", words, width)
+    return lines
 
 
 def plan_tables(plan: ExecutionPlan) -> str:
     """Write what a plan is made of and what it is expected to cost: summary, stages, chunks, sweep."""
     estimate, report = plan.estimate, plan.report
+
+    def column(title_or_index: str | int) -> tuple[str, ...]:
+        """A column for the replica, where there are several."""
+        return (str(title_or_index),) if plan.replica_count > 1 else ()
+
     summary = [
         ("policy", plan.policy),
         ("sequences", str(len({s.sequence_index for p in plan.pipelines for c in p.chunks for s in c.slices}))),
@@ -53,7 +75,10 @@ def plan_tables(plan: ExecutionPlan) -> str:
             "tokens",
             f"{sum(c.token_count for p in plan.pipelines for c in p.chunks)}, {plan.target_token_count} targets",
         ),
-        ("pipelines", str(len(plan.pipelines))),
+        (
+            "pipelines",
+            str(len(plan.pipelines)) + (f" on {plan.replica_count} replicas" if plan.replica_count > 1 else ""),
+        ),
         ("chunks", f"{plan.chunk_count} ({format_kinds(plan)})"),
         ("slices of the longest sequence", str(report.slice_count)),
         ("predicted time", f"{estimate.makespan_s:.3f} s, {_ratio(estimate.makespan_s, estimate.ideal_s)} x ideal"),
@@ -65,9 +90,15 @@ def plan_tables(plan: ExecutionPlan) -> str:
     parts = [_table((), summary)]
     parts.append(
         _table(
-            ("stage", "busy s", "recompute s", "peak memory"),
+            (*column("replica"), "stage", "busy s", "recompute s", "peak memory"),
             [
-                (str(index), f"{stage.busy_s:.3f}", f"{stage.recompute_s:.3f}", format_bytes(stage.peak_bytes))
+                (
+                    *column(index // max(plan.stage_count, 1)),
+                    str(index % max(plan.stage_count, 1)),
+                    f"{stage.busy_s:.3f}",
+                    f"{stage.recompute_s:.3f}",
+                    format_bytes(stage.peak_bytes),
+                )
                 for index, stage in enumerate(estimate.stages)
             ],
         )
@@ -78,6 +109,7 @@ def plan_tables(plan: ExecutionPlan) -> str:
             layers = [_recompute_of(actions, index) for actions in pipeline.stages]
             rows.append(
                 (
+                    *column(pipeline.replica_index),
                     f"{pipeline_index}.{index}",
                     kind.value,
                     str(chunk.token_count),
@@ -86,13 +118,18 @@ def plan_tables(plan: ExecutionPlan) -> str:
                     " ".join(map(str, layers)),
                 )
             )
-    parts.append(_table(("chunk", "kind", "tokens", "context", "slices", "recomputed layers per stage"), rows))
+    parts.append(
+        _table(
+            (*column("replica"), "chunk", "kind", "tokens", "context", "slices", "recomputed layers per stage"), rows
+        )
+    )
     if report.candidates:
         parts.append(
             _table(
-                ("tried", "predicted s", "solve s", "note"),
+                (*column("replica"), "tried", "predicted s", "solve s", "note"),
                 [
                     (
+                        *column(candidate.replica_index),
                         candidate.name,
                         "-" if candidate.infeasible_reason else f"{candidate.makespan_s:.3f}",
                         f"{candidate.solve_s:.2f}",

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ActionKind, ExecutionPlan, Pipeline, plan_digest, slices_by_sequence
 from infinipipe_contract.profile import Profile
-from infinipipe_contract.simulate import simulate
-from infinipipe_contract.text import format_bytes
+from infinipipe_contract.simulate import broken_replicas, simulate
+from infinipipe_contract.text import format_bytes, name_stage
 
 # Planner and executor add the same bytes in another order.
 MEMORY_TOLERANCE_RATIO = 1e-6
@@ -73,6 +73,7 @@ def _broken_shape(plan: ExecutionPlan, lengths_tokens: Sequence[int], profile: P
         yield f"estimate or report holds a number that is not finite: {numbers}"
     if not plan.pipelines:
         yield "the plan has no pipeline"
+    yield from broken_replicas(plan.pipelines, profile.cluster.dp_size)
     for pipeline_index, pipeline in enumerate(plan.pipelines):
         where = f"pipeline {pipeline_index}"
         if len(pipeline.stages) != profile.cluster.pp_size:
@@ -104,7 +105,7 @@ def _broken_slices(plan: ExecutionPlan) -> Iterator[str]:
 
 
 def _broken_tokens(plan: ExecutionPlan, lengths_tokens: Sequence[int]) -> Iterator[str]:
-    """Every token of every sequence exactly once, each sequence within one pipeline."""
+    """Every token of every sequence exactly once over all replicas, each sequence within one pipeline."""
     home: dict[int, int] = {}
     planned_tokens = [0] * len(lengths_tokens)
     for pipeline_index, pipeline in enumerate(plan.pipelines):
@@ -168,9 +169,10 @@ def _broken_replay(plan: ExecutionPlan, profile: Profile) -> Iterator[str]:
         yield from error.broken
         return
     usable_bytes = profile.usable_memory_bytes
-    for stage_index, stage in enumerate(timeline.stages):
+    for stage in timeline.stages:
         if stage.peak_bytes > usable_bytes * (1 + MEMORY_TOLERANCE_RATIO):
+            name = name_stage(stage.stage_index, stage.replica_index, profile.cluster.dp_size)
             yield (
-                f"stage {stage_index} needs {format_bytes(stage.peak_bytes)}, "
+                f"{name} needs {format_bytes(stage.peak_bytes)}, "
                 f"{format_bytes(usable_bytes)} are usable (device_memory_bytes * usable_memory_ratio)"
             )

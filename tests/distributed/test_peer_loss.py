@@ -13,19 +13,21 @@ TIMEOUT_S = 5.0
 """A neighbour of the killed rank sees it at once; who waits for that neighbour, which lives on here, waits as long."""
 
 
-@pytest.mark.parametrize(("pp_size", "sp_size", "victim"), [(2, 1, 1), (1, 2, 0), (4, 1, 2)])
+@pytest.mark.parametrize(
+    ("dp_size", "pp_size", "sp_size", "victim"), [(1, 2, 1, 1), (1, 1, 2, 0), (1, 4, 1, 2), (2, 1, 1, 0)]
+)
 def test_the_others_name_the_step_and_the_instruction_when_a_rank_is_killed(
-    pp_size: int, sp_size: int, victim: int
+    dp_size: int, pp_size: int, sp_size: int, victim: int
 ) -> None:
     batch = make_batch([12, 7])
     plan = make_plan([[*map(chunk, cut(0, 6, 6)), chunk(*cut(1, 7))]], pp_size, batch)
-    args = (TINY, pp_size, sp_size, plan, batch, victim, TIMEOUT_S)
-    with ProcessGroup(pp_size * sp_size) as group:
+    args = (TINY, pp_size, sp_size, plan, batch, victim, TIMEOUT_S, dp_size)
+    with ProcessGroup(dp_size * pp_size * sp_size) as group:
         start_s = time.monotonic()
 
         errors = group.run(run_step_while_one_dies, *args, lost_rank=victim)
 
         assert time.monotonic() - start_s < TIMEOUT_S + 10
-    survivors = [rank for rank in range(pp_size * sp_size) if rank != victim]
+    survivors = [rank for rank in range(dp_size * pp_size * sp_size) if rank != victim]
     for rank, error in zip(survivors, errors, strict=True):
         assert error.startswith(f"PeerLostError: rank {rank} lost another rank during step 0, "), error

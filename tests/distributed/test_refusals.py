@@ -30,10 +30,19 @@ def test_a_plan_that_divides_by_another_number_of_targets_is_refused(groups: Gro
     assert errors == ["PlanError: the plan of step 0 divides the loss by 5 targets, the batch has 4"]
 
 
+def test_a_plan_for_more_replicas_than_there_are_is_refused(groups: GroupPool) -> None:
+    batch = make_batch([5])
+    plan = make_plan([[chunk(*cut(0, 5))]], 1, batch, replicas=[1])
+
+    errors = groups.run(1, refusal_of_plan, TINY, plan, batch)
+
+    assert errors == ["PlanError: the plan of step 0 has a pipeline for replica 1, the job has 1, counted from 0"]
+
+
 def test_a_layout_for_another_number_of_ranks_is_refused(groups: GroupPool) -> None:
     errors = groups.run(2, refusal_of_layout, 3, 2)
 
-    assert errors == ["LayoutError: the job has 2 ranks, but pp_size 3 x sp_size 2 needs 6"] * 2
+    assert errors == ["LayoutError: the job has 2 ranks, but dp_size 1 x pp_size 3 x sp_size 2 needs 6"] * 2
 
 
 def test_an_unknown_device_is_refused_with_the_known_ones() -> None:

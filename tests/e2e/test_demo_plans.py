@@ -14,7 +14,7 @@ from infinipipe_executor.config import RunConfig, load_config
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.data.sampler import BatchSampler
 from infinipipe_executor.metrics import describe_plan
-from infinipipe_executor.model.config import ModelConfig
+from infinipipe_executor.model.source import open_model
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
 
@@ -26,7 +26,7 @@ FP32_BYTES = 4
 
 def demo_profile(config: RunConfig) -> Profile:
     """Memory as the demo counts it; times of a small CPU, rounded."""
-    model, cluster = ModelConfig(**config.model.model_dump(exclude={"dtype"})), config.cluster
+    model, cluster = open_model(config).config, config.cluster
     pp_size, sp_size = cluster.pp_size, cluster.sp_size
     return Profile(
         name="a small CPU",
@@ -51,7 +51,7 @@ def test_the_plans_of_the_demo_show_all_kinds_of_chunk_several_slice_numbers_and
     config = load_config(DEMO)
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     corpus = open_corpus(
-        config.data.model_copy(update={"corpus": stdlib, "cache": tmp_path / "cache"}), config.model.vocab
+        config.data.model_copy(update={"corpus": stdlib, "cache": tmp_path / "cache"}), open_model(config).config.vocab
     )
     sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
     profile, options = demo_profile(config), PlanOptions(policy=config.planner.policy)

@@ -68,7 +68,7 @@ def test_a_number_of_ranks_that_does_not_fit_the_configuration_is_named(tmp_path
     ended = alone(write_run(tmp_path))
 
     assert ended.returncode == 2
-    assert ended.stderr.startswith("error: 1 ranks were started, [cluster] pp_size 2 x sp_size 2 needs 4")
+    assert ended.stderr.startswith("error: 1 ranks were started, [cluster] dp_size 1 x pp_size 2 x sp_size 2 needs 4")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from infinipipe_planner.baselines.breakdown import break_down_plan
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies.registry import POLICIES
 from infinipipe_planner.solve import solve_plan
+from support_contract import with_replicas
 from support_planner.profiles import llama_profile
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 2_000), st.integers(1, 40_000)), min_size=1, max_size=24)
@@ -28,14 +29,14 @@ def test_plans_are_valid_for_any_batch(policy: str, lengths: list[int], pp_size:
 
 
 @settings(deadline=None, max_examples=15)
-@given(lengths=LENGTHS, policy=st.sampled_from(["paper", *ADDED]))
-def test_the_parts_of_a_plan_add_up_to_its_makespan(lengths: list[int], policy: str) -> None:
-    profile = llama_profile(device_memory_bytes=30e9)
+@given(lengths=LENGTHS, policy=st.sampled_from(["paper", *ADDED]), dp_size=st.integers(1, 2))
+def test_the_parts_of_a_plan_add_up_to_its_makespan(lengths: list[int], policy: str, dp_size: int) -> None:
+    profile = with_replicas(llama_profile(device_memory_bytes=30e9), dp_size)
     plan = solve_plan(lengths, profile, PlanOptions(policy=policy))
 
     parts = break_down_plan(plan, profile)
 
     assert parts.total_s == pytest.approx(plan.estimate.makespan_s)
     assert parts.idle_s == pytest.approx(plan.estimate.bubble_ratio * parts.total_s, abs=1e-9)
-    busy_s = sum(stage.busy_s for stage in plan.estimate.stages) / plan.stage_count
+    busy_s = sum(stage.busy_s for stage in plan.estimate.stages) / len(plan.estimate.stages)
     assert parts.recompute_s == pytest.approx(plan.estimate.recompute_ratio * busy_s, abs=1e-12)

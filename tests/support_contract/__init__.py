@@ -77,6 +77,20 @@ def two_stage_plan() -> tuple[Profile, list[int], ExecutionPlan]:
     return profile, lengths, build_plan(profile, lengths, pipeline)
 
 
+def replica_plan() -> tuple[Profile, list[int], ExecutionPlan]:
+    """Three replicas of two stages: two chunks of a sequence and a hybrid one, two whole sequences, nothing."""
+    lengths = [12, 3, 5, 4]
+    profile = with_replicas(small_profile(), 3)
+    first = picture_pipeline([[Slice(0, 0, 8)], [Slice(0, 8, 4), Slice(1, 0, 3)]], "F0 F1r1 B1 B0", "F0 F1 B1 B0")
+    second = picture_pipeline([[Slice(2, 0, 5)], [Slice(3, 0, 4)]], "F0 F1 B0 B1", "F0 B0 F1 B1")
+    return profile, lengths, build_plan(profile, lengths, first, dataclasses.replace(second, replica_index=1))
+
+
+def with_replicas(profile: Profile, dp_size: int) -> Profile:
+    """Let the cluster of a profile have several replicas of the pipeline."""
+    return dataclasses.replace(profile, cluster=dataclasses.replace(profile.cluster, dp_size=dp_size))
+
+
 def without_estimate(plan: ExecutionPlan) -> ExecutionPlan:
     """Blank the estimate of a plan that cannot be replayed."""
     blank = Estimate(0.0, 0.0, 0.0, 0.0, (StageEstimate(0.0, 0.0, 0.0),) * plan.stage_count)

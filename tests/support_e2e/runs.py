@@ -35,23 +35,33 @@ def write_texts(folder: Path) -> None:
         (folder / f"{index:02}.txt").write_text(" ".join(words) + "\n")
 
 
-def write_run(folder: Path, *, pp_size: int = 2, sp_size: int = 2, changes: Sections | None = None) -> Path:
+def write_run(
+    folder: Path,
+    *,
+    dp_size: int = 1,
+    pp_size: int = 2,
+    sp_size: int = 2,
+    changes: Sections | None = None,
+    model: Path | None = None,
+) -> Path:
     """Write texts, a profile and a configuration of a tiny run.
 
     Args:
         folder: Where to write.
+        dp_size: Replicas of the pipeline.
         pp_size: Stages.
         sp_size: Ranks of a stage.
         changes: Keys to set or replace, by section.
+        model: Folder with a model that takes the place of the tiny one.
 
     Returns:
         The configuration.
     """
     write_texts(folder / "texts")
-    (folder / "profile.json").write_text(profile_to_json(tiny_profile(pp_size, sp_size)))
+    (folder / "profile.json").write_text(profile_to_json(tiny_profile(pp_size, sp_size, dp_size=dp_size)))
     sections: dict[str, dict[str, object]] = {
         "job": {"name": "tiny", "steps": 4, "seed": 3},
-        "model": {key: getattr(TINY, key) for key in MODEL_KEYS},
+        "model": {"path": str(model)} if model else {key: getattr(TINY, key) for key in MODEL_KEYS},
         "data": {
             "corpus": "texts",
             "pattern": "*.txt",
@@ -61,6 +71,7 @@ def write_run(folder: Path, *, pp_size: int = 2, sp_size: int = 2, changes: Sect
             "sequences_per_batch": 6,
         },
         "cluster": {
+            "dp_size": dp_size,
             "pp_size": pp_size,
             "sp_size": sp_size,
             "device_memory_mib": 1.0,
@@ -80,12 +91,12 @@ def write_run(folder: Path, *, pp_size: int = 2, sp_size: int = 2, changes: Sect
     return path
 
 
-def tiny_profile(pp_size: int, sp_size: int, device_memory_bytes: float = 2**20) -> Profile:
+def tiny_profile(pp_size: int, sp_size: int, device_memory_bytes: float = 2**20, *, dp_size: int = 1) -> Profile:
     """A cost model under which cutting sequences pays."""
     return Profile(
         name="tiny",
         model=ModelShape(TINY.layers, TINY.hidden, TINY.kv_dim, TINY.ffn, TINY.vocab, dtype_bytes=4),
-        cluster=Cluster(pp_size, sp_size, device_memory_bytes, usable_memory_ratio=1.0),
+        cluster=Cluster(pp_size, sp_size, device_memory_bytes, usable_memory_ratio=1.0, dp_size=dp_size),
         forward=ComputeCost(alpha1=1e-7, alpha2=1e-5, beta1=1e-4),
         backward=ComputeCost(alpha1=2e-7, alpha2=2e-5, beta1=2e-4),
         all2all=LinkCost(bandwidth_bytes_per_s=1e9, latency_s=1e-6),

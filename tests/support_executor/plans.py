@@ -92,14 +92,19 @@ def make_plan(
     stage_count: int,
     batch: Batch,
     recompute: RecomputeCount = NO_RECOMPUTE,
+    replicas: Sequence[int] | None = None,
 ) -> ExecutionPlan:
-    """One pipeline for each group of chunks."""
+    """One pipeline for each group of chunks, on the replica that is named for it, or all on the first."""
+    replicas = [0] * len(groups) if replicas is None else replicas
     plan = ExecutionPlan(
         job="test",
         generation=1,
         step=0,
         policy="by hand",
-        pipelines=tuple(Pipeline(tuple(chunks), one_f_one_b(chunks, stage_count, recompute)) for chunks in groups),
+        pipelines=tuple(
+            Pipeline(tuple(chunks), one_f_one_b(chunks, stage_count, recompute), replica_index)
+            for chunks, replica_index in zip(groups, replicas, strict=True)
+        ),
         target_token_count=batch.target_token_count,
         estimate=Estimate(0.0, 0.0, 0.0, 0.0, ()),
         report=SolveReport(SolveOutcome.OPTIMAL, 0.0, 1),

@@ -7,7 +7,9 @@ from infinipipe_executor.model.config import ModelConfig
 FP64_BYTES = 8
 
 
-def make_profile(config: ModelConfig, pp_size: int, sp_size: int, *, activation_bytes: float = 1e12) -> Profile:
+def make_profile(
+    config: ModelConfig, pp_size: int, sp_size: int, *, activation_bytes: float = 1e12, dp_size: int = 1
+) -> Profile:
     """Profile in fp64.
 
     Args:
@@ -15,12 +17,13 @@ def make_profile(config: ModelConfig, pp_size: int, sp_size: int, *, activation_
         pp_size: Stages.
         sp_size: Ranks of one stage.
         activation_bytes: What the fullest stage may hold besides its model states.
+        dp_size: Replicas of the pipeline.
     """
     states = tuple(model_state_bytes(config.shape, pp_size, sp_size, p, FP64_BYTES) for p in range(pp_size))
     return Profile(
         name="tiny",
         model=ModelShape(config.layers, config.hidden, config.kv_dim, config.ffn, config.vocab, FP64_BYTES),
-        cluster=Cluster(pp_size, sp_size, max(states) + activation_bytes, 1.0),
+        cluster=Cluster(pp_size, sp_size, max(states) + activation_bytes, 1.0, dp_size),
         forward=ComputeCost(1e-7, 1e-5, 1e-4),
         backward=ComputeCost(2e-7, 2e-5, 1e-4),
         all2all=LinkCost(1e9, 1e-5),

@@ -1,5 +1,7 @@
 """The proof: loss and every gradient of a step equal those of the reference."""
 
+from dataclasses import replace
+
 import torch
 
 from infinipipe_contract.plan import ExecutionPlan
@@ -25,10 +27,15 @@ def run_plan(
     sp_size: int,
     config: ModelConfig = TINY,
     dtype: torch.dtype = torch.float64,
+    *,
+    dp_size: int = 1,
+    shards_gradients: bool = True,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
-    """Run a plan on as many ranks as it has stages, times ``sp_size``."""
+    """Run a plan on as many ranks as it has stages, times ``sp_size``, times ``dp_size``."""
     pp_size = plan.stage_count
-    steps: list[RankStep] = groups.run(pp_size * sp_size, run_step, config, pp_size, sp_size, plan, batch, dtype)
+    args = (config, pp_size, sp_size, plan, batch, dtype, dp_size, shards_gradients, stage_layers)
+    steps: list[RankStep] = groups.run(dp_size * pp_size * sp_size, run_step, *args)
     return steps
 
 
@@ -37,20 +44,41 @@ def gradients_of(steps: list[RankStep]) -> dict[str, torch.Tensor]:
 
 
 def largest_error(steps: list[RankStep], reference: ReferenceStep) -> float:
-    """Largest relative error of the loss, as every rank tells it, and of every gradient."""
-    gradients = gradients_of(steps)
-    assert gradients.keys() == reference.gradients.keys()
-    errors = [relative_error(gradient, reference.gradients[name]) for name, gradient in gradients.items()]
+    """Largest relative error of the loss, as every rank tells it, and of every gradient on every replica."""
+    assert gradients_of(steps).keys() == reference.gradients.keys()
+    errors = [
+        relative_error(gradient, reference.gradients[name])
+        for step in steps
+        for name, gradient in step.gradients.items()
+    ]
     scale = abs(reference.loss) or 1.0
     return max(errors + [abs(step.loss - reference.loss) / scale for step in steps])
 
 
 def prove(
-    groups: GroupPool, plan: ExecutionPlan, batch: Batch, sp_size: int, config: ModelConfig = TINY
+    groups: GroupPool,
+    plan: ExecutionPlan,
+    batch: Batch,
+    sp_size: int,
+    config: ModelConfig = TINY,
+    *,
+    dp_size: int = 1,
+    shards_gradients: bool = True,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
     """Run a plan, which must be valid, and compare it with the reference."""
-    validate(plan, batch.lengths_tokens, make_profile(config, plan.stage_count, sp_size))
-    steps = run_plan(groups, plan, batch, sp_size, config)
+    profile = make_profile(config, plan.stage_count, sp_size, dp_size=dp_size)
+    validate(plan, batch.lengths_tokens, replace(profile, layer_division=stage_layers))
+    steps = run_plan(
+        groups,
+        plan,
+        batch,
+        sp_size,
+        config,
+        dp_size=dp_size,
+        shards_gradients=shards_gradients,
+        stage_layers=stage_layers,
+    )
     error = largest_error(steps, _reference(config, batch))
     assert error <= TOLERANCE, f"relative error {error:.1e}"
     return steps

@@ -1,16 +1,20 @@
 """What the ranks of a group run."""
 
+import hashlib
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from infinipipe_contract.plan import ActionKind, Chunk, ExecutionPlan
 from infinipipe_contract.schedule import share_tokens
@@ -19,8 +23,10 @@ from infinipipe_executor.errors import ExecutorError
 from infinipipe_executor.mesh import Mesh, init_mesh
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import Stage, build_stage
+from infinipipe_executor.parallel import replicas
 from infinipipe_executor.parallel.grad_norm import clip_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
+from infinipipe_executor.pipeline import runner
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.pipeline.runner import StepRunner
 from support_executor.groups import GROUP_TIMEOUT_S
@@ -28,25 +34,27 @@ from support_executor.reference import LEARNING_RATE, MAX_NORM
 
 SEED = 11
 
-_meshes: dict[tuple[int, int], Mesh] = {}
+_meshes: dict[tuple[int, int, int], Mesh] = {}
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """What one rank reports of a step; gradients are whole tensors, and only on the first rank of a stage."""
+    """What one rank reports of a step; gradients are whole tensors, and only on the first rank of every stage."""
 
     loss: float
     gradients: dict[str, Tensor]
     message_count: int
+    pass_count: int
     peak_bytes: float
     norm: float
 
 
-def mesh_of(pp_size: int, sp_size: int, timeout_s: float = GROUP_TIMEOUT_S) -> Mesh:
+def mesh_of(pp_size: int, sp_size: int, timeout_s: float = GROUP_TIMEOUT_S, *, dp_size: int = 1) -> Mesh:
     """The mesh of this process; made once."""
-    if (pp_size, sp_size) not in _meshes:
-        _meshes[pp_size, sp_size] = init_mesh(pp_size, sp_size, "cpu", timeout_s)
-    return _meshes[pp_size, sp_size]
+    sizes = (dp_size, pp_size, sp_size)
+    if sizes not in _meshes:
+        _meshes[sizes] = init_mesh(pp_size, sp_size, "cpu", timeout_s, dp_size=dp_size)
+    return _meshes[sizes]
 
 
 def run_step(
@@ -56,17 +64,21 @@ def run_step(
     plan: ExecutionPlan,
     batch: Batch,
     dtype: torch.dtype = torch.float64,
+    dp_size: int = 1,
+    shards_gradients: bool = True,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> RankStep:
     """Build the stage, run one step, report everything; dropout masks come from a seed of the rank."""
-    mesh = mesh_of(pp_size, sp_size)
-    stage = build_stage(config, mesh, dtype=dtype, seed=SEED)
+    mesh = mesh_of(pp_size, sp_size, dp_size=dp_size)
+    stage = build_stage(config, mesh, dtype=dtype, seed=SEED, stage_layers=stage_layers)
     torch.manual_seed(mesh.rank)
     before = mesh.channels.message_count
-    result = StepRunner(stage, mesh).run(plan, batch)
+    result = StepRunner(stage, mesh, shards_gradients=shards_gradients).run(plan, batch)
     return RankStep(
         loss=result.loss,
         gradients=whole_gradients(stage, keep=mesh.sp_rank == 0),
         message_count=mesh.channels.message_count - before,
+        pass_count=len(result.spans),
         peak_bytes=result.peak_bytes,
         norm=clip_gradients(stage, mesh, max_norm=float("inf")),
     )
@@ -124,27 +136,114 @@ def count_layer_runs(
     return mesh.pp_rank, seen
 
 
+def count_collectives(
+    config: ModelConfig,
+    dp_size: int,
+    pp_size: int,
+    sp_size: int,
+    plan: ExecutionPlan,
+    batch: Batch,
+    shards_gradients: bool,
+) -> Counter[str]:
+    """Run one step and count the collectives that this rank took part in, by name."""
+    mesh = mesh_of(pp_size, sp_size, dp_size=dp_size)
+    step_runner = StepRunner(
+        build_stage(config, mesh, dtype=torch.float64, seed=SEED), mesh, shards_gradients=shards_gradients
+    )
+    counter = _CollectiveCounter()
+    with counter:
+        step_runner.run(plan, batch)
+    return counter.counts
+
+
+class _CollectiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.counts[func._opname.strip("_")] += 1
+        return func(*args, **(kwargs or {}))
+
+
 def train_steps(
-    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, count: int
+    config: ModelConfig,
+    pp_size: int,
+    sp_size: int,
+    plan: ExecutionPlan,
+    batch: Batch,
+    count: int,
+    shards_gradients: bool = True,
 ) -> list[tuple[float, float]]:
     """Train on the same batch many times; return loss and norm of the gradients of every step."""
     mesh = mesh_of(pp_size, sp_size)
     stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
-    runner, optimizer = StepRunner(stage, mesh), torch.optim.AdamW(stage.parameters(), lr=LEARNING_RATE)
+    return _train(StepRunner(stage, mesh, shards_gradients=shards_gradients), stage, mesh, plan, batch, count)
+
+
+def _train(
+    step_runner: StepRunner, stage: Stage, mesh: Mesh, plan: ExecutionPlan, batch: Batch, count: int
+) -> list[tuple[float, float]]:
+    optimizer = torch.optim.AdamW(stage.parameters(), lr=LEARNING_RATE)
     seen = []
     for _ in range(count):
-        loss = runner.run(plan, batch).loss
+        loss = step_runner.run(plan, batch).loss
         seen.append((loss, clip_gradients(stage, mesh, MAX_NORM)))
         optimizer.step()
         optimizer.zero_grad()
     return seen
 
 
+def train_replicas(
+    config: ModelConfig, dp_size: int, pp_size: int, plan: ExecutionPlan, batch: Batch, count: int
+) -> tuple[list[tuple[float, float]], str]:
+    """Train on the same batch many times; return loss and norm of every step, and a hash of the last parameters."""
+    mesh = mesh_of(pp_size, 1, dp_size=dp_size)
+    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    seen = _train(StepRunner(stage, mesh), stage, mesh, plan, batch, count)
+    digest = hashlib.sha256()
+    for parameter in stage.parameters():
+        assert isinstance(parameter, DTensor)
+        digest.update(parameter.to_local().numpy(force=True).tobytes())
+    return seen, digest.hexdigest()
+
+
+def train_embeddings(
+    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, count: int
+) -> tuple[Tensor, Tensor]:
+    """Train two stages of a tied model in fp32; return this rank's shard of the embedding before and after."""
+    mesh = mesh_of(pp_size, sp_size)
+    stage = build_stage(config, mesh, dtype=torch.float32, seed=SEED)
+    runner = StepRunner(stage, mesh)
+    optimizer = torch.optim.AdamW(stage.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
+    assert stage.embedding is not None
+    before = _own_part(stage.embedding.weight).clone()
+    for _ in range(count):
+        runner.run(plan, batch)
+        clip_gradients(stage, mesh, MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+    return before, _own_part(stage.embedding.weight)
+
+
+def _own_part(parameter: Tensor) -> Tensor:
+    assert isinstance(parameter, DTensor)
+    own: Tensor = parameter.to_local()
+    return own.detach()
+
+
 def clip(
-    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, max_norm: float
+    config: ModelConfig,
+    pp_size: int,
+    sp_size: int,
+    plan: ExecutionPlan,
+    batch: Batch,
+    max_norm: float,
+    dp_size: int = 1,
 ) -> tuple[float, dict[str, Tensor]]:
     """Run a step and clip; return the norm before and the gradients after."""
-    mesh = mesh_of(pp_size, sp_size)
+    mesh = mesh_of(pp_size, sp_size, dp_size=dp_size)
     stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
     StepRunner(stage, mesh).run(plan, batch)
     norm = clip_gradients(stage, mesh, max_norm)
@@ -152,15 +251,41 @@ def clip(
 
 
 def run_step_while_one_dies(
-    config: ModelConfig, pp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch, victim: int, timeout_s: float
+    config: ModelConfig,
+    pp_size: int,
+    sp_size: int,
+    plan: ExecutionPlan,
+    batch: Batch,
+    victim: int,
+    timeout_s: float,
+    dp_size: int = 1,
 ) -> str:
     """Run a step without one rank, which is killed; return the error of the others."""
-    mesh = mesh_of(pp_size, sp_size, timeout_s)
+    mesh = mesh_of(pp_size, sp_size, timeout_s, dp_size=dp_size)
     stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
     dist.barrier()
     if mesh.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return _error_of(lambda: StepRunner(stage, mesh).run(plan, batch))
+
+
+def run_step_in_small_buckets(
+    limit_bytes: int, config: ModelConfig, dp_size: int, sp_size: int, plan: ExecutionPlan, batch: Batch
+) -> RankStep:
+    """Run a step on one stage whose replicas put at most so many bytes of gradients together."""
+    with patch.object(replicas, "BUCKET_BYTES", limit_bytes):
+        return run_step(config, 1, sp_size, plan, batch, dp_size=dp_size)
+
+
+def run_step_without_sum(
+    config: ModelConfig, plan: ExecutionPlan, batch: Batch, faulty_rank: int, timeout_s: float
+) -> str:
+    """Run a step on two replicas, one of which leaves out the sum over the replicas; return the error."""
+    mesh = mesh_of(1, 1, timeout_s, dp_size=2)
+    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    leaves_out = mesh.rank == faulty_rank
+    with patch.object(runner, "sum_over_replicas") if leaves_out else nullcontext():
+        return _error_of(lambda: StepRunner(stage, mesh).run(plan, batch))
 
 
 def exchange_round_trip(token_counts: list[int], heads: int, kv_heads: int) -> None:
@@ -196,8 +321,8 @@ def exchange_round_trip(token_counts: list[int], heads: int, kv_heads: int) -> N
 def refusal_of_plan(config: ModelConfig, plan: ExecutionPlan, batch: Batch) -> str:
     """Run a plan that must be refused on one rank; return the error."""
     mesh = mesh_of(1, 1)
-    runner = StepRunner(build_stage(config, mesh, dtype=torch.float64, seed=SEED), mesh)
-    return _error_of(lambda: runner.run(plan, batch))
+    step_runner = StepRunner(build_stage(config, mesh, dtype=torch.float64, seed=SEED), mesh)
+    return _error_of(lambda: step_runner.run(plan, batch))
 
 
 def refusal_of_layout(pp_size: int, sp_size: int) -> str:

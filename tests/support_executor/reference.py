@@ -1,5 +1,7 @@
 """The reference: one process, one sequence at a time, plain torch. No packing, slicing, recompute or own operators."""
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from infinipipe_contract.rope import RopeScaling
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import initial_parameter
@@ -15,6 +18,18 @@ Weights = dict[str, Tensor]
 
 TINY = ModelConfig(layers=4, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=48, vocab=97)
 """The model of most tests."""
+
+# Of eight frequencies of a head, some stay, some become eight times as long, and some lie between.
+_STRETCHED = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_tokens=64)
+
+FAMILIES = {
+    "llama 3": dataclasses.replace(TINY, rope_theta=500.0, rope_scaling=_STRETCHED),
+    "llama 3, tied": dataclasses.replace(TINY, rope_scaling=_STRETCHED, ties_embeddings=True),
+    "qwen 2": dataclasses.replace(TINY, has_qkv_bias=True, ties_embeddings=True),
+    "qwen 3": dataclasses.replace(TINY, head_dim=16, has_qk_norm=True),
+    "qwen 3, tied": dataclasses.replace(TINY, head_dim=16, has_qk_norm=True, ties_embeddings=True),
+}
+"""What the families add to the tiny model: stretched angles, tied embeddings, biases, norms of heads, wider heads."""
 
 LEARNING_RATE, MAX_NORM = 1e-3, 1.0
 """Of training runs, which use AdamW as torch has it."""
@@ -42,7 +57,13 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"layers.{i}.mlp.up.weight": (config.ffn, config.hidden),
             f"layers.{i}.mlp.down.weight": (config.hidden, config.ffn),
         }
-    return shapes | {"norm.weight": (config.hidden,), "head.weight": (config.vocab, config.hidden)}
+        if config.has_qkv_bias:
+            widths = {"q": config.query_dim, "k": config.kv_dim, "v": config.kv_dim}
+            shapes |= {f"layers.{i}.attention.{part}.bias": (width,) for part, width in widths.items()}
+        if config.has_qk_norm:
+            shapes |= {f"layers.{i}.attention.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+    shapes["norm.weight"] = (config.hidden,)
+    return shapes if config.ties_embeddings else shapes | {"head.weight": (config.vocab, config.hidden)}
 
 
 def make_weights(config: ModelConfig, seed: int, dtype: torch.dtype) -> Weights:
@@ -58,14 +79,19 @@ def reference_logits(config: ModelConfig, weights: Weights, token_ids: Tensor) -
     for i in range(config.layers):
         w = {name.removeprefix(f"layers.{i}."): value for name, value in weights.items()}
         normed = _norm(x, w["attention_norm.weight"], config)
-        q = _rope(_heads(normed @ w["attention.q.weight"].T, config), config)
-        k = _rope(_heads(normed @ w["attention.k.weight"].T, config), config)
-        v = _heads(normed @ w["attention.v.weight"].T, config)
-        x = x + _attention(q, k, v).flatten(1) @ w["attention.output.weight"].T
+        q, k, v = (
+            _heads(normed @ w[f"attention.{part}.weight"].T + w.get(f"attention.{part}.bias", 0.0), config)
+            for part in "qkv"
+        )
+        if config.has_qk_norm:
+            q = _norm(q, w["attention.q_norm.weight"], config)
+            k = _norm(k, w["attention.k_norm.weight"], config)
+        x = x + _attention(_rope(q, config), _rope(k, config), v).flatten(1) @ w["attention.output.weight"].T
         normed = _norm(x, w["mlp_norm.weight"], config)
         gated = functional.silu(normed @ w["mlp.gate.weight"].T) * (normed @ w["mlp.up.weight"].T)
         x = x + gated @ w["mlp.down.weight"].T
-    return _norm(x, weights["norm.weight"], config) @ weights["head.weight"].T
+    head = weights["embedding.weight" if config.ties_embeddings else "head.weight"]
+    return _norm(x, weights["norm.weight"], config) @ head.T
 
 
 def reference_step(config: ModelConfig, seed: int, batch: Batch, dtype: torch.dtype = torch.float64) -> ReferenceStep:
@@ -118,13 +144,30 @@ def _heads(x: Tensor, config: ModelConfig) -> Tensor:
 def _rope(x: Tensor, config: ModelConfig) -> Tensor:
     """Rotate complex numbers: a way of its own, so that a slip in the executor's rotation is not repeated here."""
     tokens, half = x.shape[0], config.head_dim // 2
-    angles = torch.outer(
-        torch.arange(tokens, dtype=torch.float64),
-        config.rope_theta ** (-2 * torch.arange(half, dtype=torch.float64) / config.head_dim),
-    )
+    frequencies = config.rope_theta ** (-2 * torch.arange(half, dtype=torch.float64) / config.head_dim)
+    angles = torch.outer(torch.arange(tokens, dtype=torch.float64), _stretched(frequencies, config.rope_scaling))
     pairs = torch.complex(x[..., :half].double(), x[..., half:].double())
     turned = pairs * torch.polar(torch.ones_like(angles), angles)[:, None]
     return torch.cat([turned.real, turned.imag], dim=-1).to(x.dtype)
+
+
+def _stretched(frequencies: Tensor, scaling: RopeScaling | None) -> Tensor:
+    """Stretch by the length of every wave, case by case."""
+    if scaling is None:
+        return frequencies
+    stretched = []
+    for frequency in frequencies.tolist():
+        wave_tokens = 2 * math.pi / frequency
+        if wave_tokens < scaling.original_tokens / scaling.high_freq_factor:
+            stretched.append(frequency)
+        elif wave_tokens > scaling.original_tokens / scaling.low_freq_factor:
+            stretched.append(frequency / scaling.factor)
+        else:
+            smooth = (scaling.original_tokens / wave_tokens - scaling.low_freq_factor) / (
+                scaling.high_freq_factor - scaling.low_freq_factor
+            )
+            stretched.append((1 - smooth) * frequency / scaling.factor + smooth * frequency)
+    return torch.tensor(stretched, dtype=torch.float64)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from infinipipe_planner.config import MAX_MESSAGE_BYTES, ServerConfig
 from infinipipe_planner.metrics import PlannerMetrics
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.server import start_server
+from support_contract import with_replicas
 
 CONTEXT_TOKENS = 4_096
 CONFIG = ServerConfig(listen="127.0.0.1:0", grace_s=0.5)
@@ -51,9 +52,15 @@ PROFILE = Profile(
 
 
 def plan_of_one_chunk(
-    lengths: Sequence[int], *, job: str = "", generation: int = 0, step: int = 0, target_token_count: int | None = None
+    lengths: Sequence[int],
+    *,
+    job: str = "",
+    generation: int = 0,
+    step: int = 0,
+    target_token_count: int | None = None,
+    dp_size: int = 1,
 ) -> ExecutionPlan:
-    """Build the simplest plan there is: all sequences in one chunk, forward and backward on both stages."""
+    """Build the simplest plan there is: all sequences in one chunk of the first replica, forward and backward."""
     chunk = Chunk(tuple(Slice(index, 0, length) for index, length in enumerate(lengths)))
     actions = (Action(ActionKind.FORWARD, 0), Action(ActionKind.BACKWARD, 0))
     pipelines = (Pipeline((chunk,), (actions, actions)),)
@@ -64,7 +71,7 @@ def plan_of_one_chunk(
         policy="paper",
         pipelines=pipelines,
         target_token_count=default_target_token_count(lengths) if target_token_count is None else target_token_count,
-        estimate=estimate_plan(pipelines, PROFILE),
+        estimate=estimate_plan(pipelines, with_replicas(PROFILE, dp_size)),
         report=SolveReport(SolveOutcome.OPTIMAL, solve_s=0.25, slice_count=1),
     )
     return dataclasses.replace(plan, digest=plan_digest(plan))
@@ -106,7 +113,7 @@ class FakeSolver:
         step: int,
         target_token_count: int | None,
     ) -> ExecutionPlan:
-        assert profile == PROFILE
+        assert profile == with_replicas(PROFILE, profile.cluster.dp_size)
         assert options.policy
         self.solved_steps.append(step)
         try:
@@ -122,6 +129,7 @@ class FakeSolver:
             generation=generation,
             step=step + self.step_offset,
             target_token_count=target_token_count,
+            dp_size=profile.cluster.dp_size,
         )
 
 

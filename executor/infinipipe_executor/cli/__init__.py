@@ -2,6 +2,9 @@
 
 import typer
 
+from infinipipe_executor.cli.export import export
+
 
 def register(app: typer.Typer) -> None:
     """Add the executor's commands."""
+    app.command()(export)

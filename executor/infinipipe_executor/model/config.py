@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from infinipipe_contract.model_memory import DecoderShape
+from infinipipe_contract.rope import DEFAULT_THETA, RopeScaling
 from infinipipe_executor.errors import ConfigError, LayoutError
 
 
@@ -18,7 +19,11 @@ class ModelConfig:
         head_dim: Width of one head, even.
         ffn: Width of the feed-forward layer.
         vocab: Entries of the vocabulary.
+        ties_embeddings: Whether the head is the embedding.
+        has_qkv_bias: Whether the query, key and value projections add a bias.
+        has_qk_norm: Whether every query and key head goes through an RMSNorm.
         rope_theta: Base of the rotary angles.
+        rope_scaling: How the angles are stretched; None for not at all.
         norm_eps: Added to the mean square in RMSNorm.
         dropout: Probability of dropping an element of either residual branch, in [0, 1).
 
@@ -33,7 +38,11 @@ class ModelConfig:
     head_dim: int
     ffn: int
     vocab: int
-    rope_theta: float = 10000.0
+    ties_embeddings: bool = False
+    has_qkv_bias: bool = False
+    has_qk_norm: bool = False
+    rope_theta: float = DEFAULT_THETA
+    rope_scaling: RopeScaling | None = None
     norm_eps: float = 1e-5
     dropout: float = 0.0
 
@@ -69,6 +78,9 @@ class ModelConfig:
             head_dim=self.head_dim,
             ffn=self.ffn,
             vocab=self.vocab,
+            ties_embeddings=self.ties_embeddings,
+            has_qkv_bias=self.has_qkv_bias,
+            has_qk_norm=self.has_qk_norm,
             dropout=self.dropout,
         )
 

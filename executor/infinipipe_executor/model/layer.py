@@ -27,6 +27,14 @@ class RmsNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
+class HeadNorm(RmsNorm):
+    """The same norm over every head for itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``[tokens, heads, head_dim]``."""
+        return super().forward(x.flatten(0, 1)).view_as(x)
+
+
 class Attention(nn.Module):
     """Grouped-query attention over the slices of a chunk and their contexts."""
 
@@ -34,16 +42,19 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = config.head_dim
         self.stage_layer = stage_layer
-        self.q = nn.Linear(config.hidden, config.query_dim, bias=False)
-        self.k = nn.Linear(config.hidden, config.kv_dim, bias=False)
-        self.v = nn.Linear(config.hidden, config.kv_dim, bias=False)
+        self.q = nn.Linear(config.hidden, config.query_dim, bias=config.has_qkv_bias)
+        self.k = nn.Linear(config.hidden, config.kv_dim, bias=config.has_qkv_bias)
+        self.v = nn.Linear(config.hidden, config.kv_dim, bias=config.has_qkv_bias)
+        self.q_norm = HeadNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
+        self.k_norm = HeadNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
         self.output = nn.Linear(config.query_dim, config.hidden, bias=False)
 
     def forward(self, x: Tensor, chunk_pass: ChunkPass) -> Tensor:
         """Attend: ``[tokens, hidden]`` of this rank's share to the same."""
-        q = rotate(self._heads(self.q(x)), chunk_pass.rotary)
-        k = rotate(self._heads(self.k(x)), chunk_pass.rotary)
-        v = self._heads(self.v(x))
+        q, k, v = self._heads(self.q(x)), self._heads(self.k(x)), self._heads(self.v(x))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, chunk_pass.rotary), rotate(k, chunk_pass.rotary)
         q, k, v = chunk_pass.exchange.tokens_to_heads(q, k, v)
         attended = chunk_attention(q, k, v, chunk_pass, self.stage_layer)
         attended = chunk_pass.exchange.heads_to_tokens(attended)

@@ -1,5 +1,6 @@
 """Rotary positions: queries and keys are turned by an angle that grows with the position within the sequence."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,15 +27,25 @@ def rotary_table(positions: Tensor, config: ModelConfig, dtype: torch.dtype) -> 
 
     Args:
         positions: int64 ``[tokens]``: positions within the sequence, not within the chunk.
-        config: Head width and base of the angles.
+        config: Head width, base of the angles and how they are stretched.
         dtype: Type of the activations; angles are at least fp32, because bf16 cannot tell large positions apart.
     """
     wide = torch.promote_types(dtype, torch.float32)
-    half = config.head_dim // 2
-    exponents = torch.arange(half, dtype=torch.float64, device=positions.device) / half
     # In fp64 up to the angle, whatever the activations are: position * frequency loses digits at long contexts.
-    angles = positions.to(torch.float64)[:, None, None] * config.rope_theta**-exponents
+    angles = positions.to(torch.float64)[:, None, None] * _frequencies(config, positions.device)
     return RotaryTable(angles.cos().to(wide), angles.sin().to(wide))
+
+
+def _frequencies(config: ModelConfig, device: torch.device) -> Tensor:
+    """Angles of one position, fp64 ``[head_dim / 2]``; stretched as Llama 3 does where the model says so."""
+    half = config.head_dim // 2
+    frequencies = config.rope_theta ** -(torch.arange(half, dtype=torch.float64, device=device) / half)
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequencies
+    waves = scaling.original_tokens * frequencies / (2 * math.pi)  # how many fit into the original context
+    kept = (waves - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return frequencies * torch.lerp(torch.full_like(kept, 1 / scaling.factor), torch.ones_like(kept), kept.clamp(0, 1))
 
 
 class _Rotate(torch.autograd.Function):

@@ -1,21 +1,26 @@
 """The part of the model that one stage holds, and its sharding over the ranks of the stage.
 
-Parameters are sharded (ZeRO-3): gathered for a layer's passes, freed after each, gradients reduced after every chunk.
-All ranks of a stage work on the same loss, so gradients are summed, never averaged.
+Parameters are sharded (ZeRO-3): gathered for a layer's passes and freed after each. Gradients are reduced after every
+chunk, or once a step, as ``reduce_in_next_backward`` says. All ranks of a stage work on the same loss, so gradients are
+summed, never averaged. Replicas of the pipeline are none of the sharding's business.
 """
 
 import hashlib
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn import functional
 
 from infinipipe_contract.stages import divide_layers
 from infinipipe_executor.data.batch import IGNORE_TARGET
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig, check_layout
+from infinipipe_executor.model.hf_weights import HfWeights
 from infinipipe_executor.model.layer import Layer, RmsNorm
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.recompute import run_recomputed
@@ -27,32 +32,44 @@ _INIT_STD = 0.02
 class Stage(nn.Module):
     """Layers of one stage; the first stage embeds, the last one normalises and predicts.
 
-    Parameter names are those of the whole model (``layers.<index in the model>...``), on every layout.
+    Parameter names are those of the whole model (``layers.<index in the model>...``), on every layout. A head that is
+    the embedding has the embedding's name; where the first and the last stage are two, the last one holds a copy under
+    that name, which ``parallel.tied`` keeps identical.
 
     Args:
         config: Sizes of the model.
         pp_size: Stages.
         stage_index: 0-based stage.
         dtype: Type of the activations.
+        stage_layers: Layers of every stage; None divides them evenly.
 
     Raises:
         LayoutError: If the layers cannot be divided among the stages.
     """
 
-    def __init__(self, config: ModelConfig, pp_size: int, stage_index: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        pp_size: int,
+        stage_index: int,
+        dtype: torch.dtype,
+        stage_layers: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         check_layout(config, pp_size, sp_size=1)
         self.config = config
         self.dtype = dtype
-        is_first, is_last = stage_index == 0, stage_index == pp_size - 1
-        stage_layers = divide_layers(config.layers, pp_size)
+        self.is_first, self.is_last = stage_index == 0, stage_index == pp_size - 1
+        has_embedding = self.is_first or (self.is_last and config.ties_embeddings)
+        stage_layers = stage_layers or divide_layers(config.layers, pp_size)
         first_layer = sum(stage_layers[:stage_index])
-        self.embedding = nn.Embedding(config.vocab, config.hidden) if is_first else None
+        self.embedding = nn.Embedding(config.vocab, config.hidden) if has_embedding else None
         self.layers = nn.ModuleDict(
             {str(first_layer + index): Layer(config, index) for index in range(stage_layers[stage_index])}
         )
-        self.norm = RmsNorm(config.hidden, config.norm_eps) if is_last else None
-        self.head = nn.Linear(config.hidden, config.vocab, bias=False) if is_last else None
+        self.norm = RmsNorm(config.hidden, config.norm_eps) if self.is_last else None
+        has_head = self.is_last and not config.ties_embeddings
+        self.head = nn.Linear(config.hidden, config.vocab, bias=False) if has_head else None
 
     def forward(self, x: Tensor, chunk_pass: ChunkPass) -> Tensor:
         """Run this rank's share of a chunk through the stage.
@@ -64,7 +81,7 @@ class Stage(nn.Module):
         Returns:
             Activations ``[tokens, hidden]``; on the last stage the loss: a scalar, this rank's part of the job's.
         """
-        if self.embedding is not None:
+        if self.is_first and self.embedding is not None:
             x = self.embedding(x)
         for index, layer in enumerate(self.layers.values()):
             assert isinstance(layer, Layer)
@@ -72,12 +89,32 @@ class Stage(nn.Module):
                 x = run_recomputed(layer, x, chunk_pass, has_dropout=self.config.dropout > 0)
             else:
                 x = layer(x, chunk_pass)
-        if self.norm is None or self.head is None:
+        if self.norm is None:
             return x
-        return cross_entropy_(self.head(self.norm(x)), chunk_pass.target_ids, chunk_pass.loss_scale, IGNORE_TARGET)
+        return cross_entropy_(self._logits(self.norm(x)), chunk_pass.target_ids, chunk_pass.loss_scale, IGNORE_TARGET)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        if self.head is not None:
+            return cast("Tensor", self.head(x))
+        assert self.embedding is not None, "a stage without a head of its own has the embedding"
+        return functional.linear(x, self.embedding.weight)
 
 
-def build_stage(config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: int) -> Stage:
+def parameter_shapes(config: ModelConfig) -> dict[str, torch.Size]:
+    """Name the parameters of the whole model, with their shapes."""
+    with torch.device("meta"):
+        return {name: parameter.shape for name, parameter in Stage(config, 1, 0, torch.float32).named_parameters()}
+
+
+def build_stage(
+    config: ModelConfig,
+    mesh: Mesh,
+    *,
+    dtype: torch.dtype,
+    seed: int,
+    weights: HfWeights | None = None,
+    stage_layers: Sequence[int] | None = None,
+) -> Stage:
     """Build this rank's stage with its first weights, sharded over the ranks of the stage.
 
     Args:
@@ -85,22 +122,40 @@ def build_stage(config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: in
         mesh: Where this rank stands.
         dtype: Type of the computation. In bf16 and fp16, parameters and the reduction of gradients stay fp32.
         seed: Seed of the weights; the same seed gives the same model on every layout.
+        weights: Weights of a folder in place of drawn ones; every rank reads its own shard.
+        stage_layers: Layers of every stage; None divides them evenly.
 
     Raises:
         LayoutError: If the model cannot be divided among these stages and ranks.
-        ConfigError: If attention on the device does not take the type or the width of the heads.
+        ConfigError: If attention on the device does not take the type or the width of the heads, or a file with weights
+            cannot be read.
     """
     check_layout(config, mesh.pp_size, mesh.sp_size)
     check_device(config, mesh.device.type, dtype)
     state_dtype = torch.promote_types(dtype, torch.float32)
     with torch.device("meta"):
-        stage = Stage(config, mesh.pp_size, mesh.pp_rank, dtype).to(state_dtype)
+        stage = Stage(config, mesh.pp_size, mesh.pp_rank, dtype, stage_layers).to(state_dtype)
     _shard(stage, mesh, dtype, state_dtype)
     stage.to_empty(device=mesh.device)
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
-            _fill(parameter, initial_parameter(name, parameter.shape, seed))
+            if weights is None:
+                _fill(parameter, initial_parameter(name, parameter.shape, seed))
+            else:
+                _read(parameter, name, weights)
     return stage
+
+
+def reduce_in_next_backward(stage: Stage, *, reduces: bool) -> None:
+    """Choose what the next backward pass does with its gradients.
+
+    Args:
+        stage: From ``build_stage``.
+        reduces: True: sum them over the ranks of the stage, together with what was added up before, and keep this
+            rank's shard. False: only add them to the gradients of the whole stage, which every rank then holds.
+    """
+    assert isinstance(stage, FSDPModule), "the stage is sharded"
+    stage.set_requires_gradient_sync(reduces)
 
 
 def check_device(config: ModelConfig, device_type: str, dtype: torch.dtype) -> None:
@@ -122,14 +177,14 @@ def initial_parameter(name: str, shape: torch.Size, seed: int) -> Tensor:
 
     Args:
         name: Name in the whole model, such as ``layers.3.attention.q.weight``.
-        shape: Shape of the whole parameter; norms, the only ones with one dimension, start at 1.
+        shape: Shape of the whole parameter; of those with one dimension, biases start at 0 and norms at 1.
         seed: Seed of the model.
 
     Returns:
         fp32, on the CPU.
     """
     if len(shape) == 1:
-        return torch.ones(shape)
+        return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)
     key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
     return torch.empty(shape).normal_(0.0, _INIT_STD, generator=generator)
@@ -158,3 +213,12 @@ def _fill(parameter: nn.Parameter, value: Tensor) -> None:
     whole = value.to(dtype=parameter.dtype, device=parameter.device)
     part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
     parameter.to_local().copy_(part.to_local())
+
+
+def _read(parameter: nn.Parameter, name: str, weights: HfWeights) -> None:
+    """Read this rank's rows of a sharded parameter."""
+    assert isinstance(parameter, DTensor)
+    all_rows = torch.arange(parameter.shape[0], device=parameter.device)
+    rows = distribute_tensor(all_rows, parameter.device_mesh, parameter.placements, src_data_rank=None).to_local()
+    if len(rows):
+        parameter.to_local().copy_(weights.read_rows(name, int(rows[0]), int(rows[-1]) + 1))

@@ -7,6 +7,7 @@ message is kept until it has left, at the latest at the end of the step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -86,18 +87,18 @@ class Channels:
         return sum(channel.message_count for channel in ends if channel is not None)
 
 
-def open_channels(pp_size: int, sp_size: int, rank: int, timeout_s: float) -> Channels:
+def open_channels(ranks: Sequence[Sequence[Sequence[int]]], rank: int, timeout_s: float) -> Channels:
     """Create the process groups of all edges, on all ranks in the same order, and return this rank's ends.
 
     Args:
-        pp_size: Stages.
-        sp_size: Ranks of one stage; each talks to the rank of the same place in the neighbouring stages.
-        rank: Global rank: ``stage_index * sp_size + place``.
+        ranks: Global ranks by replica, stage and place in the stage; each talks to the rank of the same place in the
+            neighbouring stages of its replica.
+        rank: Global rank of this process.
         timeout_s: Seconds after which a neighbour that does not answer counts as lost.
     """
     ends: dict[str, Channel] = {}
-    for upper in range((pp_size - 1) * sp_size):
-        lower = upper + sp_size
+    edges = [edge for stages in ranks for one, next_one in pairwise(stages) for edge in zip(one, next_one, strict=True)]
+    for upper, lower in edges:
         for sender, receiver, at_sender, at_receiver in (
             (upper, lower, "to_next", "from_previous"),
             (lower, upper, "to_previous", "from_next"),

@@ -1,7 +1,7 @@
 """Runs one training step on one stage: walks the instructions of the plan, one small method for each kind.
 
-The runner decides nothing. Afterwards the gradients of the whole batch lie in the parameters, summed over chunks and
-ranks and divided by the number of targets once.
+The runner decides nothing. Afterwards the gradients of the whole batch lie in the parameters, summed over chunks,
+ranks and replicas and divided by the number of targets once.
 """
 
 from contextlib import nullcontext
@@ -19,9 +19,11 @@ from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PlanError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.rotary import rotary_table
-from infinipipe_executor.model.stage import Stage
+from infinipipe_executor.model.stage import Stage, reduce_in_next_backward
 from infinipipe_executor.parallel.channels import Channel
 from infinipipe_executor.parallel.peers import peers_watched
+from infinipipe_executor.parallel.replicas import sum_over_replicas
+from infinipipe_executor.parallel.tied import sum_tied_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.pipeline.saved_bytes import SavedBytes
@@ -36,7 +38,7 @@ class StepResult:
 
     Attributes:
         loss: Sum of the losses of all targets of the batch, divided by their number; the same on every rank.
-        spans: Every pass of this stage with its measured time.
+        spans: Every pass of this stage with its measured time; none where this replica has no chunk.
         peak_bytes: Largest memory of this device during the step: on CUDA what the allocator saw; on the CPU
             parameters, gradients and the activations that autograd held.
     """
@@ -52,11 +54,14 @@ class StepRunner:
     Args:
         stage: The layers of this rank.
         mesh: Where this rank stands.
+        shards_gradients: Whether every backward pass divides its gradients among the ranks of the stage (zero3); else
+            they are added up whole, and the last one of the step divides them (zero2).
     """
 
-    def __init__(self, stage: Stage, mesh: Mesh) -> None:
+    def __init__(self, stage: Stage, mesh: Mesh, *, shards_gradients: bool = True) -> None:
         self._stage = stage
         self._mesh = mesh
+        self._shards_gradients = shards_gradients
         self._attention = backend_for(mesh.device)
         self._saved = SavedBytes()
         self._methods = {
@@ -68,8 +73,13 @@ class StepRunner:
             InstructionKind.SEND_GRADIENT: self._send_gradient,
         }
 
+    @property
+    def stage(self) -> Stage:
+        """The layers of this rank."""
+        return self._stage
+
     def run(self, plan: ExecutionPlan, batch: Batch) -> StepResult:
-        """Run the forward and backward passes of one step; adds to the gradients that are already there.
+        """Run the forward and backward passes of one step; its gradients take the place of those of the step before.
 
         Args:
             plan: A validated plan for as many stages as the mesh has, the same on every rank.
@@ -81,17 +91,24 @@ class StepRunner:
         """
         _check_fit(plan, batch, self._mesh)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
+        self._stage.zero_grad()
         self._begin_peak()
-        for instruction in lower_stage(plan, self._mesh.pp_rank):
+        instructions = lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank)
+        state.backwards_left = sum(instruction.kind is InstructionKind.BACKWARD for instruction in instructions)
+        for instruction in instructions:
             with peers_watched(self._mesh.rank, _describe(plan.step, instruction)):
                 self._methods[instruction.kind](state, instruction)
+        with peers_watched(self._mesh.rank, f"step {plan.step}, the sum of the gradients over the replicas"):
+            sum_over_replicas(self._stage, self._mesh)
         with peers_watched(self._mesh.rank, f"step {plan.step}, the end of the step"):
             self._mesh.channels.flush()
+            sum_tied_gradients(self._stage, self._mesh)
             dist.all_reduce(state.loss)
         assert not state.in_flight, "every chunk ran backward"
         assert not state.messages, "every message was used"
         assert all(cache.is_empty for cache in state.caches.values()), "every slice ran backward"
-        return StepResult(state.loss.item(), state.stopwatch.read(), self._end_peak())
+        held_whole_gradients = bool(instructions) and not self._shards_gradients
+        return StepResult(state.loss.item(), state.stopwatch.read(), self._end_peak(whole=held_whole_gradients))
 
     def _receive_activation(self, state: StepState, instruction: Instruction) -> None:
         state.messages[instruction.chunk_id] = self._receive(self._mesh.channels.from_previous, state, instruction)
@@ -133,6 +150,8 @@ class StepRunner:
         chunk_id = instruction.chunk_id
         x, output = state.in_flight.pop(chunk_id)
         gradient = None if self._mesh.is_last_stage else state.messages.pop(chunk_id)
+        state.backwards_left -= 1
+        reduce_in_next_backward(self._stage, reduces=self._shards_gradients or not state.backwards_left)
         with state.stopwatch.span(ActionKind.BACKWARD, chunk_id):
             torch.autograd.backward(output, gradient)
         if not self._mesh.is_first_stage:
@@ -153,10 +172,10 @@ class StepRunner:
         else:
             self._saved.peak_bytes = self._saved.live_bytes
 
-    def _end_peak(self) -> float:
+    def _end_peak(self, *, whole: bool) -> float:
         if self._mesh.device.type == "cuda":
             return float(torch.cuda.max_memory_allocated(self._mesh.device))
-        return float(self._saved.peak_bytes + _parameter_bytes(self._stage))
+        return float(self._saved.peak_bytes + _parameter_bytes(self._stage, whole_gradients=whole))
 
 
 def _check_fit(plan: ExecutionPlan, batch: Batch, mesh: Mesh) -> None:
@@ -166,6 +185,12 @@ def _check_fit(plan: ExecutionPlan, batch: Batch, mesh: Mesh) -> None:
         raise PlanError(
             f"the plan of step {plan.step} divides the loss by {plan.target_token_count} targets, "
             f"the batch has {batch.target_token_count}"
+        )
+    replica_index = max(pipeline.replica_index for pipeline in plan.pipelines)
+    if replica_index >= mesh.dp_size:
+        raise PlanError(
+            f"the plan of step {plan.step} has a pipeline for replica {replica_index}, "
+            f"the job has {mesh.dp_size}, counted from 0"
         )
 
 
@@ -180,7 +205,11 @@ def _end(channel: Channel | None) -> Channel:
     return channel
 
 
-def _parameter_bytes(stage: Stage) -> int:
-    """Bytes of this rank's parameters and gradients."""
-    tensors = [t for parameter in stage.parameters() for t in (parameter, parameter.grad) if t is not None]
-    return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)
+def _parameter_bytes(stage: Stage, *, whole_gradients: bool) -> int:
+    """Bytes of this rank's parameters, and of its gradients as they were: those of the whole stage or of its shard."""
+    total_bytes = 0
+    for parameter in stage.parameters():
+        shard_bytes = (parameter.to_local() if isinstance(parameter, DTensor) else parameter).nbytes
+        gradient_bytes = parameter.nbytes if whole_gradients else shard_bytes
+        total_bytes += shard_bytes + (0 if parameter.grad is None else gradient_bytes)
+    return total_bytes

@@ -36,10 +36,11 @@ class StepState:
         batch: The sequences.
         stopwatch: Runs since the start of the step.
         loss: This rank's part of the loss so far.
-        layouts: Layout of every chunk.
+        layouts: Layout of every chunk of this replica.
         caches: Slice cache of every sequence with several slices.
         in_flight: Chunks between their passes.
         messages: Tensors received and not yet used, or made and not yet sent, by chunk.
+        backwards_left: Backward passes of the stage that are still to run.
     """
 
     plan: ExecutionPlan
@@ -50,10 +51,11 @@ class StepState:
     caches: dict[int, SliceCache]
     in_flight: dict[ChunkId, InFlight] = field(default_factory=dict)
     messages: dict[ChunkId, Tensor] = field(default_factory=dict)
+    backwards_left: int = 0
 
 
 def begin_step(plan: ExecutionPlan, batch: Batch, mesh: Mesh, layer_count: int) -> StepState:
-    """Lay out all chunks of a plan.
+    """Lay out all chunks that this rank's replica runs.
 
     Args:
         plan: The plan.
@@ -63,6 +65,8 @@ def begin_step(plan: ExecutionPlan, batch: Batch, mesh: Mesh, layer_count: int) 
     """
     layouts, caches = {}, {}
     for pipeline_index, pipeline in enumerate(plan.pipelines):
+        if pipeline.replica_index != mesh.dp_rank:
+            continue
         for chunk_index, layout in enumerate(lay_out_pipeline(pipeline, mesh.sp_size, mesh.sp_rank)):
             layouts[ChunkId(pipeline_index, chunk_index)] = layout
         caches.update(_open_caches(pipeline, layer_count))

@@ -9,13 +9,12 @@ Suffixes: q query rows, k key rows, h query heads, g key/value heads (h is a mul
 
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from infinipipe_kernels.attention.segments import Segments
 from infinipipe_kernels.checks import require_dtype, require_floating, require_shape
 
-__all__ = ["AttentionBackend", "Segments", "backend_for", "check_block"]
+__all__ = ["AttentionBackend", "Segments", "check_block"]
 
 
 class AttentionBackend(Protocol):
@@ -93,14 +92,3 @@ def check_block(q_qhd: Tensor, k_kgd: Tensor, v_kgd: Tensor, segments: Segments,
     for queries, keys in segments.rows():
         if keys.stop == keys.start:
             raise ValueError(f"the segment of query rows {queries.start} to {queries.stop} has no keys")
-
-
-def backend_for(device: torch.device) -> AttentionBackend:
-    """Choose the implementation for a device: flash attention on CUDA (and on meta, for shapes), else the CPU's."""
-    if device.type in ("cuda", "meta"):
-        from infinipipe_kernels.attention.cuda import CudaAttention  # noqa: PLC0415
-
-        return CudaAttention()
-    from infinipipe_kernels.attention.cpu import CpuAttention  # noqa: PLC0415
-
-    return CpuAttention()

@@ -13,11 +13,18 @@ import torch
 from torch import Tensor
 
 from infinipipe_kernels.checks import require_dtype, require_floating, require_shape, statistics_dtype
+from infinipipe_kernels.dispatch import runs_triton
 
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_th: Tensor, weight_h: Tensor, eps: float) -> Tensor:  # noqa: ANN401
+        if runs_triton(x_th):
+            from infinipipe_kernels.rms_norm import triton_kernel  # noqa: PLC0415
+
+            out_th, inverse_t1 = triton_kernel.forward(x_th, weight_h, eps)
+            ctx.save_for_backward(x_th, weight_h, inverse_t1)
+            return out_th
         wide_th = x_th.to(statistics_dtype(x_th.dtype))
         inverse_t1 = torch.rsqrt(wide_th.square().mean(dim=-1, keepdim=True) + eps)
         ctx.save_for_backward(x_th, weight_h, inverse_t1)
@@ -27,6 +34,10 @@ class _RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
         (grad_th,) = grads
         x_th, weight_h, inverse_t1 = ctx.saved_tensors
+        if runs_triton(x_th):
+            from infinipipe_kernels.rms_norm import triton_kernel  # noqa: PLC0415
+
+            return *triton_kernel.backward(grad_th, x_th, weight_h, inverse_t1), None
         wide_th = grad_th.to(inverse_t1.dtype)
         normed_th = x_th.to(inverse_t1.dtype) * inverse_t1
         grad_weight_h = (wide_th * normed_th).sum(dim=0).to(weight_h.dtype)

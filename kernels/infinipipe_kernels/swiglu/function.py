@@ -13,12 +13,17 @@ import torch
 from torch import Tensor
 
 from infinipipe_kernels.checks import require_dtype, require_floating, require_shape, statistics_dtype
+from infinipipe_kernels.dispatch import runs_triton
 
 
 class _SwiGlu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_tf: Tensor, up_tf: Tensor) -> Tensor:  # noqa: ANN401
         ctx.save_for_backward(gate_tf, up_tf)
+        if runs_triton(gate_tf):
+            from infinipipe_kernels.swiglu import triton_kernel  # noqa: PLC0415
+
+            return triton_kernel.forward(gate_tf, up_tf)
         wide = statistics_dtype(gate_tf.dtype)
         return (torch.nn.functional.silu(gate_tf.to(wide)) * up_tf).to(gate_tf.dtype)
 
@@ -26,6 +31,10 @@ class _SwiGlu(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         (grad_tf,) = grads
         gate_tf, up_tf = ctx.saved_tensors
+        if runs_triton(gate_tf):
+            from infinipipe_kernels.swiglu import triton_kernel  # noqa: PLC0415
+
+            return triton_kernel.backward(grad_tf, gate_tf, up_tf)
         wide = statistics_dtype(gate_tf.dtype)
         wide_gate_tf = gate_tf.to(wide)
         sigmoid_tf = torch.sigmoid(wide_gate_tf)

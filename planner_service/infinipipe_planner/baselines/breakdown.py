@@ -49,16 +49,19 @@ def break_down_plan(plan: ExecutionPlan, profile: Profile) -> Breakdown:
                 chunk = pipeline.chunks[chunk_index]
                 is_forward = kind is ActionKind.FORWARD
                 cost = profile.forward if is_forward else profile.backward
-                compute_s = costs.compute_s(cost, chunk)
-                work_s += compute_s - cost.beta1 / profile.cluster.pp_size
-                fixed_s += cost.beta1 / profile.cluster.pp_size
-                exchange_s += costs.all2all_s(chunk.token_count)
+                share = costs.stage_shares[stage_index]
+                own_fixed_s = share * cost.beta1 / profile.cluster.pp_size
+                compute_s = share * costs.compute_s(cost, chunk) + costs.head_s(kind, chunk.token_count, stage_index)
+                work_s += compute_s - own_fixed_s
+                fixed_s += own_fixed_s
+                exchange_s += share * costs.all2all_s(chunk.token_count)
                 gather_s = profile.param_gather_s[stage_index] * (1 if is_forward else 2)
                 zero_s += max(0.0, gather_s - compute_s)
                 hidden_zero_s += min(gather_s, compute_s)
                 # The count stands on the forward action, the time is spent in the backward pass.
                 recompute_s += costs.recompute_s(chunk, stage_index, layer_count)
-    stages, stage_count = plan.estimate.stages, plan.stage_count
+    # Those of all replicas.
+    stages, stage_count = plan.estimate.stages, len(plan.estimate.stages)
     busy_s = work_s + fixed_s + recompute_s + exchange_s + zero_s
     return Breakdown(
         work_s=work_s / stage_count,
@@ -81,4 +84,5 @@ def count_of(number: int, noun: str) -> str:
 
 def _describe(plan: ExecutionPlan) -> str:
     pipelines, chunks = count_of(len(plan.pipelines), "pipeline"), count_of(plan.chunk_count, "chunk")
-    return f"{pipelines}, {chunks}, longest sequence in {count_of(plan.report.slice_count, 'slice')}"
+    replicas = f" on {count_of(plan.replica_count, 'replica')}" if plan.replica_count > 1 else ""
+    return f"{pipelines}{replicas}, {chunks}, longest sequence in {count_of(plan.report.slice_count, 'slice')}"

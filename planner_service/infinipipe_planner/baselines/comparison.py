@@ -33,7 +33,7 @@ class Outcome:
     Attributes:
         method: Name of the policy or the baseline.
         breakdown: Where the time goes.
-        shortage: Why the batch does not fit in memory this way.
+        shortage: Why the batch does not fit in memory this way, or the method not the cluster.
     """
 
     method: str
@@ -85,6 +85,9 @@ def run_method(method: str, lengths_tokens: Sequence[int], profile: Profile) -> 
     """Plan or estimate one batch with one method out of ``METHODS``."""
     try:
         if method in BASELINES:
+            if profile.cluster.dp_size > 1:
+                reason = f"its cost model is of one replica, the profile has cluster.dp_size {profile.cluster.dp_size}"
+                return Outcome(method, shortage=reason)
             return Outcome(method, BASELINES[method](lengths_tokens, profile))
         plan = solve_plan(lengths_tokens, profile, PlanOptions(policy=method))
         return Outcome(method, break_down_plan(plan, profile))

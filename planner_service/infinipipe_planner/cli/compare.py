@@ -116,7 +116,7 @@ def _print(
     total_tokens = sum(lengths_tokens)
     typer.echo(
         f"{profile.name}: {len(lengths_tokens)} sequences, {total_tokens} tokens, longest {max(lengths_tokens)}, "
-        f"{profile.device_count} devices\n"
+        f"{profile.device_count * profile.cluster.dp_size} devices\n"
     )
     print_table(HEADER, [_row(one, total_tokens, reference) for one in outcomes])
     typer.echo("")

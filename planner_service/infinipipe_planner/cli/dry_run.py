@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infinipipe_contract.errors import InvalidPlanError
+from infinipipe_contract.errors import InvalidPlanError, ModelConfigError
+from infinipipe_contract.hf_config import read_hf_config
+from infinipipe_contract.model_flops import mean_attended_tokens
 from infinipipe_contract.model_memory import DecoderShape
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.text import format_bytes
 from infinipipe_planner.analytic.dry_run import LayoutResult, fastest, legal_layouts, try_layout
-from infinipipe_planner.analytic.hf_config import ModelConfigError, read_decoder_shape
 from infinipipe_planner.analytic.lengths import synthetic_lengths
 from infinipipe_planner.analytic.profile import USABLE_MEMORY_RATIO, Hardware, HardwareError, describe_rates
 from infinipipe_planner.cli.inputs import InputError, read_lengths
 from infinipipe_planner.cli.model import name_model, read_hardware
 from infinipipe_planner.cli.output import EXIT_USAGE, OutputFormat, fail, planner_extra, working, write_result
 from infinipipe_planner.errors import InvalidLengthsError, InvalidOptionsError, PlannerError
+from infinipipe_planner.lengths import check_lengths
 
 GIB_BYTES = 2**30
 MIN_PEAKS_WIDTH = 20
@@ -57,8 +59,10 @@ def dry_run(
     """Plan a batch under every layout and print what each is worth; leave with a failure if nothing fits."""
     try:
         batch = _read_batch(lengths, context, sequences)
-        shape, hardware = read_decoder_shape(model), read_hardware(device, nodes, devices_per_node)
-    except (InputError, ModelConfigError, HardwareError) as error:
+        check_lengths(batch.lengths_tokens)
+        hardware = read_hardware(device, nodes, devices_per_node)
+        shape = read_hf_config(model, max(batch.lengths_tokens)).shape
+    except (InputError, InvalidLengthsError, ModelConfigError, HardwareError) as error:
         fail(str(error), EXIT_USAGE)
     name = f"{name_model(model)} on {hardware.name}"
     results = _try_all(shape, hardware, batch, policy)
@@ -85,6 +89,7 @@ def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str)
     def solve(profile: Profile) -> ExecutionPlan:
         return solve_plan(batch.lengths_tokens, profile, PlanOptions(policy=policy))
 
+    attended_tokens = mean_attended_tokens(batch.lengths_tokens)
     layouts = legal_layouts(shape, hardware)
     if not layouts:
         fail(
@@ -97,7 +102,7 @@ def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str)
         what = f"planning pp {layout.pp_size} x sp {layout.sp_size}, layout {number} of {len(layouts)} ..."
         try:
             with working(what):
-                results.append(try_layout(shape, hardware, layout, solve))
+                results.append(try_layout(shape, hardware, layout, solve, attended_tokens=attended_tokens))
         except (InvalidLengthsError, InvalidOptionsError) as error:
             fail(str(error), EXIT_USAGE)
         except (PlannerError, InvalidPlanError) as error:
@@ -115,8 +120,8 @@ def _format_text(name: str, results: Sequence[LayoutResult], hardware: Hardware,
     ]
     usable = format_bytes(hardware.device.memory_bytes * USABLE_MEMORY_RATIO)
     closing = (
-        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), there are no replicas; sp "
-        f"divides the query heads. {describe_rates(hardware)}"
+        f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), replicas of it are not tried; "
+        f"sp divides the query heads. {describe_rates(hardware)}"
     )
     parts = [
         textwrap.fill(title, width),

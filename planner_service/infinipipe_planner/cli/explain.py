@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.profile import Profile
-from infinipipe_contract.text import format_bytes
+from infinipipe_contract.text import format_bytes, name_stage
 from infinipipe_planner.cli.output import (
     EXIT_FAILURE,
     EXIT_USAGE,
@@ -56,8 +56,10 @@ def format_explanation(found: "Explanation", profile: Profile) -> str:
     parts = [_fill(_verdict(found, profile), width)]
     tightest = found.tightest
     if tightest is not None:
+        replica_count = profile.cluster.dp_size
         rows = [
             (
+                *((str(moment.replica_index),) if replica_count > 1 else ()),
                 f"{moment.stage_index}{' *' if moment is tightest else ''}",
                 f"F{moment.after.chunk_index} of pipeline {moment.after.pipeline_index}",
                 str(len(moment.chunks)),
@@ -67,8 +69,9 @@ def format_explanation(found: "Explanation", profile: Profile) -> str:
             )
             for moment in found.moments
         ]
-        parts.append(_table(("stage", "fullest after", "chunks in flight", "model states", "all", "spare"), rows))
-        parts.append(_chunk_table(tightest))
+        where = ("replica", "stage") if replica_count > 1 else ("stage",)
+        parts.append(_table((*where, "fullest after", "chunks in flight", "model states", "all", "spare"), rows))
+        parts.append(_chunk_table(tightest, replica_count))
     changes = [(what_if.change, what_if.result) for what_if in found.what_ifs]
     parts.append("What a change buys, found by planning again with it:")
     label = max(len(change) for change, _ in changes)
@@ -94,7 +97,7 @@ def _verdict(found: "Explanation", profile: Profile) -> str:
     )
 
 
-def _chunk_table(moment: "MemoryMoment") -> str:
+def _chunk_table(moment: "MemoryMoment", replica_count: int) -> str:
     shown = moment.chunks[:SHOWN_CHUNKS]
     rows = [
         (
@@ -106,7 +109,8 @@ def _chunk_table(moment: "MemoryMoment") -> str:
         )
         for chunk in shown
     ]
-    title = f"In flight on stage {moment.stage_index}, the tightest (*), at that moment:"
+    where = name_stage(moment.stage_index, moment.replica_index, replica_count)
+    title = f"In flight on {where}, the tightest (*), at that moment:"
     table = _table(("chunk", "tokens", "recomputed layers", "holds", "one more layer frees"), rows)
     rest = moment.chunks[SHOWN_CHUNKS:]
     if rest:

@@ -14,19 +14,32 @@ def jobs(planner: PlannerOption = DEFAULT_ADDRESS) -> None:
     if not response.jobs:
         typer.echo(f"the planner at {planner} has no jobs", err=True)
         return
+    has_replicas = any(job.spec.profile.cluster.dp_size > 1 for job in response.jobs)
     print_table(
-        ("job", "gen", "profile", "pp x sp", "context", "policy", "planned", "created"),
-        [_row(job) for job in response.jobs],
+        (
+            "job",
+            "gen",
+            "profile",
+            "dp x pp\nx sp" if has_replicas else "pp x sp",
+            "context",
+            "policy",
+            "planned",
+            "created",
+        ),
+        [_row(job, has_replicas=has_replicas) for job in response.jobs],
     )
 
 
-def _row(job: pb.Job) -> tuple[str, ...]:
-    profile = job.spec.profile
+def _row(job: pb.Job, *, has_replicas: bool) -> tuple[str, ...]:
+    profile, cluster = job.spec.profile, job.spec.profile.cluster
+    sizes: tuple[int, ...] = (cluster.pp_size, cluster.sp_size)
+    if has_replicas:
+        sizes = (cluster.dp_size or 1, *sizes)
     return (
         job.name,
         str(job.generation),
         profile.name or "-",
-        f"{profile.cluster.pp_size} x {profile.cluster.sp_size}",
+        " x ".join(map(str, sizes)),
         str(job.spec.context_tokens),
         job.spec.options.policy,
         f"{job.planned_step_count}/{job.submitted_step_count}",

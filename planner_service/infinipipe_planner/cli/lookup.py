@@ -51,7 +51,8 @@ def fetch_step(planner: str, job: pb.Job, step: int) -> StepRecord:
     }
     ranks = []
     for report in response.reports:
-        if report.stage_index < plan.stage_count and all(_fits(action, chunk_ids) for action in report.actions):
+        has_stage = report.stage_index < plan.stage_count and report.replica_index < plan.replica_count
+        if has_stage and all(_fits(action, chunk_ids) for action in report.actions):
             ranks.append(_read_rank(report))
         else:
             typer.echo(f"step {step}: the report of rank {report.rank} does not fit the plan and is left out", err=True)
@@ -76,6 +77,7 @@ def _read_rank(report: pb.RankReport) -> MeasuredRank:
     return MeasuredRank(
         rank=report.rank,
         stage_index=report.stage_index,
+        replica_index=report.replica_index,
         step_s=report.step_s,
         busy_s=report.busy_s,
         plan_wait_s=report.plan_wait_s,

@@ -27,18 +27,22 @@ def show(
     require_planned(job, step, listed.plans)
     request = pb.GetPlanRequest(job=job, generation=found.job.generation, step=step)
     response: pb.GetPlanResponse = call_planner(planner, "GetPlan", request)
-    typer.echo(format_plan(plan_from_proto(response.plan), output_format))
+    plan = plan_from_proto(response.plan)
+    typer.echo(format_plan(plan, output_format))
     if response.reports and output_format is OutputFormat.TEXT:
         typer.echo("")
+        has_replicas = plan.replica_count > 1
+        where = ("rank", "replica", "stage") if has_replicas else ("rank", "stage")
         print_table(
-            ("rank", "stage", "step s", "busy s", "plan wait s", "peak memory", "loss"),
-            [_row(report) for report in response.reports],
+            (*where, "step s", "busy s", "plan wait s", "peak memory", "loss"),
+            [_row(report, has_replicas=has_replicas) for report in response.reports],
         )
 
 
-def _row(report: pb.RankReport) -> tuple[str, ...]:
+def _row(report: pb.RankReport, *, has_replicas: bool) -> tuple[str, ...]:
     return (
         str(report.rank),
+        *((str(report.replica_index),) if has_replicas else ()),
         str(report.stage_index),
         f"{report.step_s:.3f}",
         f"{report.busy_s:.3f}",

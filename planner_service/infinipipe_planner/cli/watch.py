@@ -12,7 +12,7 @@ from rich.text import Text
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_planner.cli.client import PlannerOption
-from infinipipe_planner.cli.lookup import fetch_job, fetch_step, fetch_summaries
+from infinipipe_planner.cli.lookup import fetch_job, fetch_step, fetch_summaries, job_profile
 from infinipipe_planner.config import DEFAULT_ADDRESS
 from infinipipe_planner.measured import MeasuredRank, measured_bubble_ratio
 
@@ -57,7 +57,8 @@ def watch_job(planner: str, job_name: str) -> Iterator[Snapshot]:
     while True:
         job = fetch_job(planner, job_name)
         summaries = fetch_summaries(planner, job_name)
-        rank_count = job.spec.profile.cluster.pp_size * job.spec.profile.cluster.sp_size
+        profile = job_profile(job)
+        rank_count = profile.device_count * profile.cluster.dp_size
         newest_measured = max((summary.step for summary in summaries if summary.measured_s), default=-1)
         lines = {}
         for summary in summaries[-SHOWN_STEPS:]:

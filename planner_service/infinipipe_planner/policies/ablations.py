@@ -10,15 +10,15 @@ All three sweep the slice number as ``paper`` does. What they leave out is what 
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.chunking.chunk_batch import ChunkChain, chunk_batch
 from infinipipe_planner.chunking.fixed_size import split_fixed
 from infinipipe_planner.errors import InfeasibleBatchError
-from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, CandidateResult, CandidateRunner, Policy
+from infinipipe_planner.policies.candidate import Candidate
 from infinipipe_planner.policies.paper import PaperSpec, sweep_paper
 from infinipipe_planner.scheduling.grouping import group_chains
 from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, build_pipeline, order_pipeline
@@ -30,9 +30,6 @@ from infinipipe_planner.scheduling.recompute_problem import (
     describe_shortage,
 )
 from infinipipe_planner.scheduling.uniform_recompute import build_uniform_pipeline
-
-if TYPE_CHECKING:
-    from infinipipe_planner.options import PlanOptions
 
 
 class NoRecomputeShortageError(InfeasibleBatchError):
@@ -53,7 +50,9 @@ class NoBalanceSpec(PaperSpec):
         chunk_tokens = -(-max(lengths_tokens) // self.slice_count)
         scheduled = group_chains(split_fixed(lengths_tokens, chunk_tokens), CostModel(profile), limits)
         return Candidate(
-            pipelines=tuple(build_pipeline(one.order, one.recompute.layer_counts) for one in scheduled),
+            pipelines=tuple(
+                build_pipeline(one.order, one.recompute.layer_counts, profile.stage_layers) for one in scheduled
+            ),
             outcome=least_certain(one.recompute.outcome for one in scheduled),
             gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
         )
@@ -76,7 +75,7 @@ class FullRecomputeSpec(PaperSpec):
 
     def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:  # noqa: ARG002  # no solver runs
         """Chunk as the paper does, recompute everything; see ``CandidateSpec``."""
-        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, min(profile.stage_layers))
+        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, max(profile.stage_layers))
 
 
 def _build_fixed(chains: Sequence[ChunkChain], profile: Profile, layer_count: int) -> Candidate:
@@ -95,7 +94,7 @@ def _build_fixed(chains: Sequence[ChunkChain], profile: Profile, layer_count: in
         alone = order_pipeline(group, pp_size)
         _require_fit(build_recompute_problem(alone, costs), layer_count, profile)
         orders.append(alone)
-    return Candidate(tuple(build_uniform_pipeline(order, layer_count) for order in orders))
+    return Candidate(tuple(build_uniform_pipeline(order, layer_count, profile.stage_layers) for order in orders))
 
 
 def _lack(problem: RecomputeProblem, layer_count: int) -> float:
@@ -113,25 +112,6 @@ def _require_fit(problem: RecomputeProblem, layer_count: int, profile: Profile) 
     raise NoRecomputeShortageError(error.stage_index, error.needed_bytes, error.usable_bytes, error.remedy)
 
 
-def _swept_as(spec_type: type[PaperSpec]) -> Policy:
-    """Sweep as ``paper`` does, with candidates of another kind."""
-
-    def sweep(
-        lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
-    ) -> list[CandidateResult]:
-        def run_as(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
-            return run([dataclasses.replace(one, spec=_respec(one, spec_type)) for one in requests])
-
-        return sweep_paper(lengths_tokens, profile, options, run_as)
-
-    return sweep
-
-
-def _respec(request: CandidateRequest, spec_type: type[PaperSpec]) -> PaperSpec:
-    assert isinstance(request.spec, PaperSpec)
-    return spec_type(request.spec.slice_count)
-
-
-sweep_no_balance = _swept_as(NoBalanceSpec)
-sweep_no_recompute = _swept_as(NoRecomputeSpec)
-sweep_full_recompute = _swept_as(FullRecomputeSpec)
+sweep_no_balance = functools.partial(sweep_paper, spec_type=NoBalanceSpec)
+sweep_no_recompute = functools.partial(sweep_paper, spec_type=NoRecomputeSpec)
+sweep_full_recompute = functools.partial(sweep_paper, spec_type=FullRecomputeSpec)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.chunking.fixed_size import pack_whole
-from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, CandidateResult, CandidateRunner
+from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, Sweep
 from infinipipe_planner.policies.chunk_sizes import chunk_sizes_tokens
 from infinipipe_planner.policies.seq1f1b import run_1f1b
 from infinipipe_planner.scheduling.recompute_problem import IlpLimits
@@ -39,9 +39,7 @@ class Batch1F1BSpec:
         return run_1f1b(pack_whole(lengths_tokens, self.chunk_tokens), profile)
 
 
-def sweep_batch1f1b(
-    lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
-) -> list[CandidateResult]:
+def sweep_batch1f1b(lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions") -> Sweep:
     """Try micro-batch sizes. See ``Policy``."""
     sizes = chunk_sizes_tokens(sum(lengths_tokens), profile.cluster.pp_size)
-    return run([CandidateRequest(lengths_tokens, profile, options.limits, Batch1F1BSpec(size)) for size in sizes])
+    return (yield [CandidateRequest(lengths_tokens, profile, options.limits, Batch1F1BSpec(size)) for size in sizes])

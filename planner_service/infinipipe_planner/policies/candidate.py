@@ -1,7 +1,8 @@
 """What a policy is: a sweep over candidates, each of which knows how to build itself, here or in a worker process."""
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,30 +77,54 @@ CandidateRunner = Callable[[Sequence[CandidateRequest]], list[CandidateResult]]
 """Builds candidates, wherever, and returns the results in the order of the requests."""
 
 
+Sweep = Generator[Sequence[CandidateRequest], list[CandidateResult], list[CandidateResult]]
+"""Candidates tried in as many rounds as it takes: a sweep yields the requests of a round, is sent their results in the
+same order, and returns the results of all rounds, at least one. It does not know who builds them, so that the rounds of
+several sweeps can be built together; see ``run_sweeps``."""
+
+
 class Policy(Protocol):
     """Decides which candidates are tried; the fastest of them by replay becomes the plan.
 
     To add one: write its sweep and its spec in a module of its own beside ``paper.py`` and name it in ``registry.py``.
     """
 
-    def __call__(
-        self, lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
-    ) -> list[CandidateResult]:
-        """Try candidates, in as many rounds as it takes.
+    def __call__(self, lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions") -> Sweep:
+        """Try candidates for the batch of one replica.
 
         Args:
             lengths_tokens: Tokens of every sequence, each at least 1.
-            profile: Cost model and memory.
+            profile: Cost model and memory, of one replica.
             options: How to plan.
-            run: Builds the candidates of one round.
-
-        Returns:
-            The results of all rounds, at least one.
 
         Raises:
             InfeasibleBatchError: If a better reason is known than the smallest shortage among the results.
         """
         ...
+
+
+def run_sweeps(sweeps: Sequence[Sweep], run: CandidateRunner) -> list[list[CandidateResult]]:
+    """Run sweeps side by side: what all of them want in one round is built together.
+
+    Args:
+        sweeps: Not yet begun.
+        run: Builds the candidates of one round.
+
+    Returns:
+        The results of every sweep, in the order of sweeps.
+    """
+    finished: list[list[CandidateResult]] = [[] for _ in sweeps]
+    answers: dict[int, list[CandidateResult] | None] = dict.fromkeys(range(len(sweeps)))
+    while answers:
+        wanted: dict[int, Sequence[CandidateRequest]] = {}
+        for index, answer in answers.items():
+            try:
+                wanted[index] = next(sweeps[index]) if answer is None else sweeps[index].send(answer)
+            except StopIteration as end:
+                finished[index] = end.value
+        built = iter(run([request for requests in wanted.values() for request in requests]) if wanted else [])
+        answers = {index: list(itertools.islice(built, len(requests))) for index, requests in wanted.items()}
+    return finished
 
 
 def solve_candidate(request: CandidateRequest) -> CandidateResult:

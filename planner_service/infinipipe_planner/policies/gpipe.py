@@ -16,7 +16,7 @@ from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.plan import ActionKind, Chunk
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.chunking.fixed_size import pack_whole
-from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, CandidateResult, CandidateRunner
+from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, Sweep
 from infinipipe_planner.policies.chunk_sizes import chunk_sizes_tokens
 from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder
 from infinipipe_planner.scheduling.recompute_problem import IlpLimits, build_recompute_problem
@@ -49,7 +49,7 @@ class GPipeSpec:
         flushes = [part for first in range(self.flush_count) if (part := chunks[first :: self.flush_count])]
         orders = [order_flush(flush, profile.cluster.pp_size) for flush in flushes]
         layer_count = max(least_uniform_recompute(build_recompute_problem(order, costs), profile) for order in orders)
-        return Candidate(tuple(build_uniform_pipeline(order, layer_count) for order in orders))
+        return Candidate(tuple(build_uniform_pipeline(order, layer_count, costs.stage_layers) for order in orders))
 
 
 def order_flush(chunks: Sequence[Chunk], pp_size: int) -> PipelineOrder:
@@ -66,10 +66,8 @@ def order_flush(chunks: Sequence[Chunk], pp_size: int) -> PipelineOrder:
     return PipelineOrder(tuple(chunks), backward_order, (passes,) * pp_size)
 
 
-def sweep_gpipe(
-    lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
-) -> list[CandidateResult]:
+def sweep_gpipe(lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions") -> Sweep:
     """Try micro-batch sizes, every second of those of 1F1B, each with several numbers of flushes. See ``Policy``."""
     sizes = chunk_sizes_tokens(sum(lengths_tokens), profile.cluster.pp_size)[::2]
     specs = [GPipeSpec(size, flush_count) for size in sizes for flush_count in _FLUSH_COUNTS]
-    return run([CandidateRequest(lengths_tokens, profile, options.limits, spec) for spec in specs])
+    return (yield [CandidateRequest(lengths_tokens, profile, options.limits, spec) for spec in specs])

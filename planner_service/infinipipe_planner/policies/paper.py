@@ -12,7 +12,7 @@ from infinipipe_planner.policies.candidate import (
     Candidate,
     CandidateRequest,
     CandidateResult,
-    CandidateRunner,
+    Sweep,
     least_shortage,
 )
 from infinipipe_planner.scheduling.grouping import group_chains
@@ -43,23 +43,41 @@ class PaperSpec:
         chains = chunk_batch(lengths_tokens, profile, self.slice_count)
         scheduled = group_chains(chains, CostModel(profile), limits)
         return Candidate(
-            pipelines=tuple(build_pipeline(one.order, one.recompute.layer_counts) for one in scheduled),
+            pipelines=tuple(
+                build_pipeline(one.order, one.recompute.layer_counts, profile.stage_layers) for one in scheduled
+            ),
             outcome=least_certain(one.recompute.outcome for one in scheduled),
             gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
         )
 
 
 def sweep_paper(
-    lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
-) -> list[CandidateResult]:
-    """Try K in [1, pp_size + 4] (paper, III-B); if nothing fits, double K until something does. See ``Policy``."""
+    lengths_tokens: tuple[int, ...],
+    profile: Profile,
+    options: "PlanOptions",
+    *,
+    spec_type: type[PaperSpec] = PaperSpec,
+) -> Sweep:
+    """Try K in [1, pp_size + 4] (paper, III-B); if nothing fits, double K until something does.
+
+    Args:
+        lengths_tokens: See ``Policy``.
+        profile: See ``Policy``.
+        options: See ``Policy``.
+        spec_type: What builds the candidate of one K.
+
+    Raises:
+        InfeasibleBatchError: If nothing fits and a larger K, which the options forbid, might.
+    """
     limits, longest = options.limits, max(lengths_tokens)
     last = min(options.max_slice_count or profile.cluster.pp_size + 4, longest)
-    results = run([CandidateRequest(lengths_tokens, profile, limits, PaperSpec(count)) for count in range(1, last + 1)])
+    results = yield [
+        CandidateRequest(lengths_tokens, profile, limits, spec_type(count)) for count in range(1, last + 1)
+    ]
     widest = min(longest, _WIDEST_SLICE_COUNT) if options.max_slice_count == 0 else last
     while last < widest and all(result.candidate is None for result in results):
         last = min(2 * last, widest)
-        results += run([CandidateRequest(lengths_tokens, profile, limits, PaperSpec(last))])
+        results += yield [CandidateRequest(lengths_tokens, profile, limits, spec_type(last))]
     if all(result.candidate is None for result in results):
         _blame_limit_on_slices(results, longest, options)
     return results

@@ -18,7 +18,7 @@ from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.chunking.chunk_batch import ChunkChain
 from infinipipe_planner.chunking.fixed_size import split_fixed
-from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, CandidateResult, CandidateRunner
+from infinipipe_planner.policies.candidate import Candidate, CandidateRequest, Sweep
 from infinipipe_planner.policies.chunk_sizes import chunk_sizes_tokens
 from infinipipe_planner.scheduling.one_f_one_b import order_pipeline
 from infinipipe_planner.scheduling.recompute_problem import IlpLimits, build_recompute_problem
@@ -52,12 +52,10 @@ def run_1f1b(chains: Sequence[ChunkChain], profile: Profile) -> Candidate:
     """
     order = order_pipeline(chains, profile.cluster.pp_size)
     layer_count = least_uniform_recompute(build_recompute_problem(order, CostModel(profile)), profile)
-    return Candidate((build_uniform_pipeline(order, layer_count),))
+    return Candidate((build_uniform_pipeline(order, layer_count, profile.stage_layers),))
 
 
-def sweep_seq1f1b(
-    lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions", run: CandidateRunner
-) -> list[CandidateResult]:
+def sweep_seq1f1b(lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions") -> Sweep:
     """Try chunk sizes. See ``Policy``."""
     sizes = chunk_sizes_tokens(sum(lengths_tokens), profile.cluster.pp_size)
-    return run([CandidateRequest(lengths_tokens, profile, options.limits, Seq1F1BSpec(size)) for size in sizes])
+    return (yield [CandidateRequest(lengths_tokens, profile, options.limits, Seq1F1BSpec(size)) for size in sizes])

@@ -1,9 +1,9 @@
 """Memory: what the plan holds on every stage over time, against what it may fill."""
 
 from infinipipe_contract.simulate import StageTimeline
-from infinipipe_contract.text import format_bytes
+from infinipipe_contract.text import format_bytes, name_stage
 from infinipipe_planner.report_page.markup import Markup, element, percent, text
-from infinipipe_planner.report_page.timeline import time_axis
+from infinipipe_planner.report_page.timeline import lanes_class, time_axis
 from infinipipe_planner.report_page.view import JobView, StepView
 
 HEIGHT_PX = 64
@@ -13,14 +13,17 @@ HEADROOM_RATIO = 1.12
 
 def memory_curves(job: JobView, step: StepView) -> Markup:
     """Draw a curve a stage, on the scale of the limit, with the measured peak where there is one."""
-    lanes = [_lane(job, step, index, stage) for index, stage in enumerate(step.planned.stages)]
-    return element("div", *lanes, time_axis(step.end_s), class_="lanes")
+    lanes = [_lane(job, step, stage) for stage in step.planned.stages]
+    return element("div", *lanes, time_axis(step.end_s), class_=lanes_class(step))
 
 
-def _lane(job: JobView, step: StepView, stage_index: int, stage: StageTimeline) -> Markup:
+def _lane(job: JobView, step: StepView, stage: StageTimeline) -> Markup:
     limit_bytes = job.profile.usable_memory_bytes
-    state_bytes = job.profile.memory.model_state_bytes[stage_index]
-    measured_bytes = max((rank.peak_bytes for rank in step.ranks if rank.stage_index == stage_index), default=0.0)
+    name = name_stage(stage.stage_index, stage.replica_index, step.plan.replica_count)
+    state_bytes = job.profile.memory.model_state_bytes[stage.stage_index]
+    place = (stage.replica_index, stage.stage_index)
+    peaks = (rank.peak_bytes for rank in step.ranks if (rank.replica_index, rank.stage_index) == place)
+    measured_bytes = max(peaks, default=0.0)
     top_bytes = max(limit_bytes, stage.peak_bytes, measured_bytes) * HEADROOM_RATIO
 
     def height(value_bytes: float) -> str:
@@ -50,11 +53,9 @@ def _lane(job: JobView, step: StepView, stage_index: int, stage: StageTimeline) 
     peak = f"{format_bytes(stage.peak_bytes)} of {format_bytes(limit_bytes)}"
     measured = f", measured {format_bytes(measured_bytes)}" if measured_bytes else ""
     caption = f"peak {peak}, {stage.peak_bytes / limit_bytes:.0%}{measured}"
-    drawing = element(
-        "svg", curve, *marks, width="100%", height=HEIGHT_PX, role="img", aria_label=f"stage {stage_index}: {caption}"
-    )
-    name = element("span", text(f"stage {stage_index}"), class_="name")
-    return element("div", name, element("div", element("p", text(caption), class_="caption"), drawing), class_="lane")
+    drawing = element("svg", curve, *marks, width="100%", height=HEIGHT_PX, role="img", aria_label=f"{name}: {caption}")
+    label = element("span", text(name), class_="name")
+    return element("div", label, element("div", element("p", text(caption), class_="caption"), drawing), class_="lane")
 
 
 def memory_legend() -> Markup:

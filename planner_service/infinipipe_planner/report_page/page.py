@@ -56,8 +56,9 @@ def render_page(job: JobView) -> str:
 
 def _subtitle(job: JobView) -> str:
     cluster = job.profile.cluster
+    replicas = f"{cluster.dp_size} replicas of " if cluster.dp_size > 1 else ""
     return (
-        f"generation {job.generation}, {cluster.pp_size} stages of {cluster.sp_size} ranks, "
+        f"generation {job.generation}, {replicas}{cluster.pp_size} stages of {cluster.sp_size} ranks, "
         f"{job.profile.model.layers} layers, context {job.context_tokens:,} tokens, "
         f"{format_bytes(job.profile.usable_memory_bytes)} usable per device"
     )
@@ -122,9 +123,11 @@ def _navigation(drawn: Sequence[StepView], step_count: int) -> Markup:
 def _step(job: JobView, step: StepView) -> Markup:
     """Draw one step."""
     plan, estimate = step.plan, step.plan.estimate
+    replicas = f" on {plan.replica_count} replicas" if plan.replica_count > 1 else ""
     measured = f", measured {step.measured_s:.2f} s" if step.ranks else ""
     facts = (
-        f"{_count(plan.chunk_count, 'chunk')} ({format_kinds(plan)}), {_count(len(plan.pipelines), 'pipeline')}, "
+        f"{_count(plan.chunk_count, 'chunk')} ({format_kinds(plan)}), {_count(len(plan.pipelines), 'pipeline')}"
+        f"{replicas}, "
         f"longest sequence in {_count(plan.report.slice_count, 'slice')}, "
         f"{recompute_layer_total(plan)} layer passes recomputed. "
         f"Predicted {estimate.makespan_s:.2f} s{measured}; bubble {estimate.bubble_ratio:.1%}. "

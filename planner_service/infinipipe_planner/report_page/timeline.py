@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from infinipipe_contract.plan import Action, ActionKind, ChunkId, ChunkKind, chunk_kinds
 from infinipipe_contract.simulate import Span
-from infinipipe_contract.text import format_action
+from infinipipe_contract.text import format_action, name_stage
 from infinipipe_planner.measured import MeasuredRank, MeasuredSpan
 from infinipipe_planner.report_page.markup import Markup, element, percent, text
 from infinipipe_planner.report_page.scale import ticks
@@ -32,17 +32,28 @@ def timeline(step: StepView) -> Markup:
     """Draw the planned lanes, the measured ones below them, and the axis."""
     draw = _LaneArtist(step)
     lanes = [
-        draw.lane(f"stage {index}", stage.spans, index, "planned") for index, stage in enumerate(step.planned.stages)
+        draw.lane(
+            name_stage(stage.stage_index, stage.replica_index, step.plan.replica_count),
+            stage.spans,
+            stage.stage_index,
+            "planned",
+        )
+        for stage in step.planned.stages
     ]
     parts = [element("h4", text("planned")), *lanes]
     if step.ranks:
         shown = _shown_ranks(step.ranks)
         note = "" if len(shown) == len(step.ranks) else f", of {len(step.ranks)} ranks the busiest of each stage"
         parts.append(element("h4", text(f"measured{note}")))
-        parts += [draw.lane(f"rank {rank.rank}", rank.spans, rank.stage_index, "measured") for rank in shown]
+        parts += [draw.lane(_name_rank(rank, step), rank.spans, rank.stage_index, "measured") for rank in shown]
     else:
         parts.append(element("p", text("Not measured yet."), class_="note"))
-    return element("div", *parts, time_axis(step.end_s), class_="lanes")
+    return element("div", *parts, time_axis(step.end_s), class_=lanes_class(step))
+
+
+def lanes_class(step: StepView) -> str:
+    """Leave more room for the names of lanes where there are replicas."""
+    return "lanes replicated" if step.plan.replica_count > 1 else "lanes"
 
 
 def time_axis(end_s: float) -> Markup:
@@ -139,11 +150,17 @@ def _shown_ranks(ranks: Sequence[MeasuredRank]) -> list[MeasuredRank]:
     """Choose all ranks while they fit a page, else the busiest of every stage."""
     if len(ranks) <= MAX_RANK_LANES:
         return list(ranks)
-    busiest: dict[int, MeasuredRank] = {}
+    busiest: dict[tuple[int, int], MeasuredRank] = {}
     for rank in ranks:
-        if rank.stage_index not in busiest or rank.busy_s > busiest[rank.stage_index].busy_s:
-            busiest[rank.stage_index] = rank
-    return [busiest[stage_index] for stage_index in sorted(busiest)]
+        place = (rank.replica_index, rank.stage_index)
+        if place not in busiest or rank.busy_s > busiest[place].busy_s:
+            busiest[place] = rank
+    return [busiest[place] for place in sorted(busiest)]
+
+
+def _name_rank(rank: MeasuredRank, step: StepView) -> str:
+    replica = f" of replica {rank.replica_index}" if step.plan.replica_count > 1 else ""
+    return f"rank {rank.rank}{replica}"
 
 
 def legend() -> Markup:

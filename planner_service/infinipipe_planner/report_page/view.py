@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import Timeline
+from infinipipe_contract.text import name_stage
 from infinipipe_planner.measured import MeasuredRank, measured_s
 
 MAX_DRAWN_SPANS = 40_000
@@ -75,8 +76,8 @@ class TimeSplit:
     Attributes:
         ideal_s: The work alone, spread evenly.
         fixed_s: What passes cost beside the work: their fixed cost, latencies, parameters gathered for too little work.
-        recompute_s: Recompute, mean over stages.
-        bubble_s: Idle time, mean over stages.
+        recompute_s: Recompute, mean over the stages of all replicas.
+        bubble_s: Idle time, mean over the stages of all replicas.
         drift_s: Measured minus predicted; negative when the step was faster than predicted.
         plan_wait_s: Longest wait of a rank for its plan.
     """
@@ -153,20 +154,27 @@ def drawn_steps(steps: Sequence[StepView]) -> list[StepView]:
 
 def _slower_stage(step: StepView) -> str:
     """Name the stage whose ranks computed longest over the prediction."""
-    late_s: dict[int, float] = {}
+    plan = step.plan
+    late_s: dict[tuple[int, int], float] = {}
     for rank in step.ranks:
-        over_s = rank.busy_s - step.plan.estimate.stages[rank.stage_index].busy_s
-        late_s[rank.stage_index] = max(over_s, late_s.get(rank.stage_index, over_s))
-    stage_index = max(late_s, key=lambda index: late_s[index], default=0)
-    if late_s.get(stage_index, 0.0) <= 0:
+        place = (rank.replica_index, rank.stage_index)
+        over_s = rank.busy_s - plan.estimate.stages[rank.replica_index * plan.stage_count + rank.stage_index].busy_s
+        late_s[place] = max(over_s, late_s.get(place, over_s))
+    replica_index, stage_index = place = max(late_s, key=lambda place: late_s[place], default=(0, 0))
+    if late_s.get(place, 0.0) <= 0:
         return "slower than predicted though no rank computed longer: messages or waiting"
-    return f"slower than predicted: stage {stage_index} computed {late_s[stage_index]:.2f} s longer"
+    name = name_stage(stage_index, replica_index, plan.replica_count)
+    return f"slower than predicted: {name} computed {late_s[place]:.2f} s longer"
 
 
 def _bubble(step: StepView) -> str:
-    counts = [len(pipeline.chunks) for pipeline in step.plan.pipelines]
-    chunks = " + ".join(map(str, counts))
-    return f"bubble: {chunks} chunks to fill {step.plan.stage_count} stages"
+    plan = step.plan
+    by_replica = [
+        " + ".join(str(len(one.chunks)) for one in plan.pipelines if one.replica_index == replica_index) or "0"
+        for replica_index in range(plan.replica_count)
+    ]
+    where = "" if plan.replica_count == 1 else f" of {plan.replica_count} replicas"
+    return f"bubble: {' | '.join(by_replica)} chunks to fill {plan.stage_count} stages{where}"
 
 
 def _recomputing_chunks(step: StepView) -> int:

@@ -7,14 +7,14 @@ import pytest
 
 from infinipipe_contract.names import nearest, unknown
 from infinipipe_contract.text import format_bytes, plan_grid, plan_tables
-from support_contract import two_stage_plan
+from support_contract import replica_plan, two_stage_plan
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-@pytest.mark.parametrize("name", ["two_stage_grid", "two_stage_tables"])
+@pytest.mark.parametrize("name", ["two_stage_grid", "two_stage_tables", "replica_grid", "replica_tables"])
 def test_a_plan_prints_as_its_golden_picture(name: str) -> None:
-    _, _, plan = two_stage_plan()
+    _, _, plan = replica_plan() if name.startswith("replica") else two_stage_plan()
     plan = dataclasses.replace(plan, digest="0123456789abcdef" * 4)
     text = plan_grid(plan) if name.endswith("grid") else plan_tables(plan)
     assert text + "\n" == (GOLDEN / f"{name}.txt").read_text()

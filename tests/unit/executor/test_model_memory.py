@@ -11,7 +11,7 @@ from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import Stage
 from infinipipe_executor.pipeline.saved_bytes import SavedBytes
 from support_executor.plans import chunk, cut, make_batch
-from support_executor.reference import TINY, parameter_shapes
+from support_executor.reference import FAMILIES, TINY, parameter_shapes
 from support_executor.single import chunk_passes, plain_stage
 
 SEVEN_B = ModelConfig(layers=2, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32000)
@@ -46,6 +46,34 @@ def test_layers_save_what_the_formula_says(dropout: float, dtype: torch.dtype) -
     saved = saved_bytes(stage, [chunk(*cut(0, 30), *cut(1, 7))])
 
     assert saved == 37 * token_bytes(config.shape, dtype.itemsize) / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stage_index", [0, 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_and_head_of_every_family_save_what_the_formula_says(
+    family: str, stage_index: int, dtype: torch.dtype
+) -> None:
+    config = FAMILIES[family]
+    stage = plain_stage(config, 2, stage_index, dtype)
+    if stage_index == 0:
+        stage.embedding = None
+
+    saved = saved_bytes(stage, [chunk(*cut(0, 30), *cut(1, 7))])
+
+    behind_layers = logits_bytes(config.shape, dtype.itemsize) if stage_index == 1 else 0
+    assert saved == 37 * (token_bytes(config.shape, dtype.itemsize) / 2 + behind_layers)
+
+
+@pytest.mark.parametrize("pp_size", [1, 2, 4])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_parameters_that_the_formula_counts_on_every_stage(family: str, pp_size: int) -> None:
+    config = FAMILIES[family]
+    stages = [plain_stage(config, pp_size, index) for index in range(pp_size)]
+
+    for index, stage in enumerate(stages):
+        assert parameter_count(config.shape, pp_size, index) == sum(p.numel() for p in stage.parameters())
+    assert {name for stage in stages for name, _ in stage.named_parameters()} == set(parameter_shapes(config))
 
 
 def test_layers_of_a_7b_model_save_what_the_formula_says() -> None:
@@ -106,6 +134,13 @@ def test_every_parameter_belongs_to_one_stage(pp_size: int) -> None:
     assert sorted(names) == sorted(parameter_shapes(TINY))
     for index, stage in enumerate(stages):
         assert parameter_count(TINY.shape, pp_size, index) == sum(p.numel() for p in stage.parameters())
+
+
+def test_whole_gradients_are_not_divided_among_the_ranks() -> None:
+    states = [model_state_bytes(TINY.shape, 2, sp_size, 1, shards_gradients=False) for sp_size in (1, 4)]
+
+    parameter_bytes = 4 * parameter_count(TINY.shape, 2, 1)
+    assert states == [4 * parameter_bytes, (3 / 4 + 1) * parameter_bytes]
 
 
 def test_model_state_is_parameters_gradients_and_two_moments_divided_among_the_ranks() -> None:

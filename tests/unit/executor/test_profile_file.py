@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from infinipipe_contract.codec import profile_to_json
+from infinipipe_contract.model_memory import model_state_bytes
 from infinipipe_executor.config import RunConfig, load_config
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.profile_file import read_profile
@@ -33,10 +34,12 @@ def test_the_memory_is_that_of_the_configuration(tmp_path: Path) -> None:
         ("model", "layers", 8),
         ("model", "hidden", 64),
         ("model", "kv_dim", 32),
+        ("model", "query_dim", 64),
         ("model", "ffn", 96),
         ("model", "vocab", 301),
         ("model", "dtype_bytes", 2),
         ("cluster", "sp_size", 4),
+        ("cluster", "dp_size", 2),
     ],
 )
 def test_a_profile_of_another_model_or_layout_is_refused_with_the_key(
@@ -48,6 +51,19 @@ def test_a_profile_of_another_model_or_layout_is_refused_with_the_key(
 
     with pytest.raises(ConfigError, match=rf"{section}\.{key} is {value}, the configuration makes it \d+"):
         read_profile(config, TINY, dtype_bytes=4)
+
+
+def test_model_states_of_divided_gradients_are_refused_where_gradients_are_whole(tmp_path: Path) -> None:
+    config = load_config(write_run(tmp_path, changes={"cluster": {"gradient_policy": "zero2"}}))
+    profile = tiny_profile(2, 2)
+
+    with pytest.raises(ConfigError, match=r"memory\.model_state_bytes\[0\] is \d+, .* \(\[cluster\] gradient_policy\)"):
+        read_profile(config, TINY, dtype_bytes=4)
+
+    whole = tuple(model_state_bytes(TINY.shape, 2, 2, stage, shards_gradients=False) for stage in range(2))
+    enough = replace(profile, memory=replace(profile.memory, model_state_bytes=whole))
+    (tmp_path / "profile.json").write_text(profile_to_json(enough))
+    assert read_profile(config, TINY, dtype_bytes=4).memory.model_state_bytes == whole
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """In-place cross-entropy against the plain reference."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,6 +41,35 @@ def test_loss_and_gradient_equal_the_reference(tokens: int, vocab: int, dtype: t
     assert loss.dtype == torch.promote_types(dtype, torch.float32)
     assert relative_error(loss, expected) <= TOLERANCES[dtype]
     assert relative_error(gradient, expected_gradient) <= TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
+def test_the_z_loss_and_its_gradient_equal_the_reference(dtype: torch.dtype) -> None:
+    leaf = (5 * torch.randn(50, 97)).to(dtype).requires_grad_()
+    targets = targets_of(50, 97)
+
+    loss = cross_entropy_(leaf * 1, targets, 0.125, IGNORE, z_loss=0.1)
+    (gradient,) = torch.autograd.grad(loss, leaf)
+
+    expected = cross_entropy_reference(leaf, targets, 0.125, IGNORE, z_loss=0.1)
+    (expected_gradient,) = torch.autograd.grad(expected, leaf)
+    assert relative_error(loss, expected) <= TOLERANCES[dtype]
+    assert relative_error(gradient, expected_gradient) <= TOLERANCES[dtype]
+
+
+def test_the_z_loss_is_the_squared_log_sum_exp_of_the_rows_with_a_target() -> None:
+    logits = torch.tensor([[1.0, 1.0], [3.0, 3.0]])
+    plain = cross_entropy_(logits.clone(), torch.tensor([0, IGNORE]), 0.5, IGNORE)
+
+    loss = cross_entropy_(logits.clone(), torch.tensor([0, IGNORE]), 0.5, IGNORE, z_loss=0.01)
+
+    assert (loss - plain).item() == pytest.approx(0.5 * 0.01 * (1 + math.log(2)) ** 2)
+
+
+@pytest.mark.parametrize("z_loss", [-1e-4, math.nan])
+def test_refuses_a_z_loss_that_is_no_weight(z_loss: float) -> None:
+    with pytest.raises(ValueError, match=f"z_loss is {z_loss}, it must be at least 0"):
+        cross_entropy_(torch.zeros(1, 2), torch.tensor([0]), 1.0, z_loss=z_loss)
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

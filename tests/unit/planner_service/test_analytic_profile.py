@@ -6,9 +6,9 @@ from typing import NamedTuple
 import pytest
 
 from infinipipe_contract.codec import profile_from_json, profile_to_json
+from infinipipe_contract.hf_config import parse_hf_config
 from infinipipe_contract.model_memory import DecoderShape
 from infinipipe_planner.analytic.devices import DEVICES
-from infinipipe_planner.analytic.hf_config import decoder_shape
 from infinipipe_planner.analytic.profile import Hardware, HardwareError, build_profile
 from support_analytic import KNOWN_MODELS
 
@@ -83,7 +83,7 @@ def test_every_device_makes_a_profile_that_a_file_keeps(name: str) -> None:
 
 @pytest.mark.parametrize("name", KNOWN_MODELS)
 def test_every_known_model_makes_a_profile(name: str) -> None:
-    shape = decoder_shape(KNOWN_MODELS[name].config)
+    shape = parse_hf_config(KNOWN_MODELS[name].config).shape
 
     profile = build_profile(shape, Hardware("h100", 1, 2), 1, 2, model_name=name)
 

@@ -9,7 +9,7 @@ from infinipipe_contract.validate import validate
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies import search
-from infinipipe_planner.policies.candidate import CandidateResult
+from infinipipe_planner.policies.candidate import Sweep
 from infinipipe_planner.solve import solve_plan
 from support_planner.batches import common_crawl_lengths, github_lengths
 from support_planner.profiles import llama_profile
@@ -74,7 +74,8 @@ def test_a_limit_on_slices_holds_for_every_sequence() -> None:
 
 
 def test_a_searched_plan_stands_where_the_papers_candidates_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sweep_nothing(*_: object) -> list[CandidateResult]:
+    def sweep_nothing(*_: object) -> Sweep:
+        yield from ()
         raise InfeasibleBatchError(0, 2.0, 1.0, "allow more slices")
 
     monkeypatch.setattr(search, "sweep_paper", sweep_nothing)

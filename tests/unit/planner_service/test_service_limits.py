@@ -183,6 +183,7 @@ def test_a_submission_that_makes_no_sense_is_refused(changes: dict[str, Any], se
         ({"rank": -1}, "report.rank is -1, it must be at least 0 and at most 1048575"),
         ({"rank": 2**20}, "report.rank is 1048576, it must be at least 0 and at most 1048575"),
         ({"stage_index": 1_024}, "report.stage_index is 1024, it must be at least 0 and at most 1023"),
+        ({"replica_index": -1}, "report.replica_index is -1, it must be at least 0 and at most 4095"),
         ({"step_s": -1.0}, "report.step_s is -1.0, it must be a finite number of at least 0"),
         ({"busy_s": float("inf")}, "report.busy_s is inf, it must be a finite number of at least 0"),
         ({"plan_wait_s": float("nan")}, "report.plan_wait_s is nan, it must be a finite number of at least 0"),
@@ -222,6 +223,7 @@ def test_a_report_that_makes_no_sense_is_refused_with_its_field(figures: dict[st
         ({"name": "x" * 4_097}, "profile: name is 4097 characters, it must be at most 4096"),
         ({"model": {"layers": 65_537}}, "profile: model.layers is 65537, it must be at most 65536"),
         ({"model": {"vocab": -1}}, "profile: model.vocab is -1, it must be at least 0"),
+        ({"cluster": {"dp_size": 4_097}}, "profile: cluster.dp_size is 4097, it must be at most 4096"),
         ({"cluster": {"sp_size": 65_537}}, "profile: cluster.sp_size is 65537, it must be at most 65536"),
         (
             {"cluster": {"device_memory_bytes": 1e19}},

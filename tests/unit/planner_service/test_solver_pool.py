@@ -12,6 +12,7 @@ from infinipipe_planner.errors import InfeasibleBatchError, InvalidOptionsError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
 from infinipipe_planner.solver_pool import SolverPool
+from support_contract import with_replicas
 from support_planner.pool_work import PROFILE, QUICK, QUICK_OPTIONS, solve_quick, solve_slow
 from support_planner.processes import wait_for_busy_solver
 from support_planner.profiles import llama_profile
@@ -30,6 +31,15 @@ def test_a_plan_of_the_pool_equals_the_plan_made_in_process(pool: SolverPool) ->
     plan = asyncio.run(solve_quick(pool, step=3))
 
     assert plan.digest == solve_plan(QUICK, PROFILE, QUICK_OPTIONS, job="job", generation=1, step=3).digest
+
+
+def test_the_shares_of_replicas_are_planned_by_the_pool_as_in_process(pool: SolverPool) -> None:
+    profile = with_replicas(PROFILE, 2)
+
+    plan = asyncio.run(pool.solve(QUICK, profile, QUICK_OPTIONS, job="", generation=0, step=0, target_token_count=None))
+
+    assert plan.digest == solve_plan(QUICK, profile, QUICK_OPTIONS).digest
+    assert {pipeline.replica_index for pipeline in plan.pipelines} == {0, 1}
 
 
 def test_many_batches_at_once_all_get_their_own_plan(pool: SolverPool) -> None:

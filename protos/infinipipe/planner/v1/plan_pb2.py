@@ -24,35 +24,35 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n infinipipe/planner/v1/plan.proto\x12\x15infinipipe.planner.v1\"\x95\x02\n\rExecutionPlan\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x32\n\tpipelines\x18\x05 \x03(\x0b\x32\x1f.infinipipe.planner.v1.Pipeline\x12\x1a\n\x12target_token_count\x18\x06 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x31\n\x08\x65stimate\x18\x08 \x01(\x0b\x32\x1f.infinipipe.planner.v1.Estimate\x12\x32\n\x06report\x18\t \x01(\x0b\x32\".infinipipe.planner.v1.SolveReport\"f\n\x08Pipeline\x12,\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1c.infinipipe.planner.v1.Chunk\x12,\n\x06stages\x18\x02 \x03(\x0b\x32\x1c.infinipipe.planner.v1.Stage\"5\n\x05\x43hunk\x12,\n\x06slices\x18\x01 \x03(\x0b\x32\x1c.infinipipe.planner.v1.Slice\"K\n\x05Slice\x12\x16\n\x0esequence_index\x18\x01 \x01(\x03\x12\x13\n\x0bstart_token\x18\x02 \x01(\x03\x12\x15\n\rlength_tokens\x18\x03 \x01(\x03\"7\n\x05Stage\x12.\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1d.infinipipe.planner.v1.Action\"m\n\x06\x41\x63tion\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.infinipipe.planner.v1.ActionKind\x12\x13\n\x0b\x63hunk_index\x18\x02 \x01(\x03\x12\x1d\n\x15recompute_layer_count\x18\x03 \x01(\x03\"\x94\x01\n\x08\x45stimate\x12\x12\n\nmakespan_s\x18\x01 \x01(\x01\x12\x0f\n\x07ideal_s\x18\x02 \x01(\x01\x12\x14\n\x0c\x62ubble_ratio\x18\x03 \x01(\x01\x12\x17\n\x0frecompute_ratio\x18\x04 \x01(\x01\x12\x34\n\x06stages\x18\x05 \x03(\x0b\x32$.infinipipe.planner.v1.StageEstimate\"H\n\rStageEstimate\x12\x0e\n\x06\x62usy_s\x18\x01 \x01(\x01\x12\x13\n\x0brecompute_s\x18\x02 \x01(\x01\x12\x12\n\npeak_bytes\x18\x03 \x01(\x01\"\xb8\x01\n\x0bSolveReport\x12\x34\n\x07outcome\x18\x01 \x01(\x0e\x32#.infinipipe.planner.v1.SolveOutcome\x12\x0f\n\x07solve_s\x18\x02 \x01(\x01\x12\x13\n\x0bslice_count\x18\x03 \x01(\x03\x12\x11\n\tgap_ratio\x18\x04 \x01(\x01\x12:\n\ncandidates\x18\x05 \x03(\x0b\x32&.infinipipe.planner.v1.CandidateReport\"t\n\x0f\x43\x61ndidateReport\x12\x13\n\x0bslice_count\x18\x01 \x01(\x03\x12\x12\n\nmakespan_s\x18\x02 \x01(\x01\x12\x19\n\x11infeasible_reason\x18\x03 \x01(\t\x12\x0f\n\x07solve_s\x18\x04 \x01(\x01\x12\x0c\n\x04name\x18\x05 \x01(\t*\\\n\nActionKind\x12\x1b\n\x17\x41\x43TION_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TION_KIND_FORWARD\x10\x01\x12\x18\n\x14\x41\x43TION_KIND_BACKWARD\x10\x02*\x82\x01\n\x0cSolveOutcome\x12\x1d\n\x19SOLVE_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15SOLVE_OUTCOME_OPTIMAL\x10\x01\x12\x1c\n\x18SOLVE_OUTCOME_BEST_FOUND\x10\x02\x12\x1a\n\x16SOLVE_OUTCOME_FALLBACK\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n infinipipe/planner/v1/plan.proto\x12\x15infinipipe.planner.v1\"\x95\x02\n\rExecutionPlan\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x32\n\tpipelines\x18\x05 \x03(\x0b\x32\x1f.infinipipe.planner.v1.Pipeline\x12\x1a\n\x12target_token_count\x18\x06 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x31\n\x08\x65stimate\x18\x08 \x01(\x0b\x32\x1f.infinipipe.planner.v1.Estimate\x12\x32\n\x06report\x18\t \x01(\x0b\x32\".infinipipe.planner.v1.SolveReport\"}\n\x08Pipeline\x12,\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1c.infinipipe.planner.v1.Chunk\x12,\n\x06stages\x18\x02 \x03(\x0b\x32\x1c.infinipipe.planner.v1.Stage\x12\x15\n\rreplica_index\x18\x03 \x01(\x03\"5\n\x05\x43hunk\x12,\n\x06slices\x18\x01 \x03(\x0b\x32\x1c.infinipipe.planner.v1.Slice\"K\n\x05Slice\x12\x16\n\x0esequence_index\x18\x01 \x01(\x03\x12\x13\n\x0bstart_token\x18\x02 \x01(\x03\x12\x15\n\rlength_tokens\x18\x03 \x01(\x03\"7\n\x05Stage\x12.\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1d.infinipipe.planner.v1.Action\"m\n\x06\x41\x63tion\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.infinipipe.planner.v1.ActionKind\x12\x13\n\x0b\x63hunk_index\x18\x02 \x01(\x03\x12\x1d\n\x15recompute_layer_count\x18\x03 \x01(\x03\"\x94\x01\n\x08\x45stimate\x12\x12\n\nmakespan_s\x18\x01 \x01(\x01\x12\x0f\n\x07ideal_s\x18\x02 \x01(\x01\x12\x14\n\x0c\x62ubble_ratio\x18\x03 \x01(\x01\x12\x17\n\x0frecompute_ratio\x18\x04 \x01(\x01\x12\x34\n\x06stages\x18\x05 \x03(\x0b\x32$.infinipipe.planner.v1.StageEstimate\"H\n\rStageEstimate\x12\x0e\n\x06\x62usy_s\x18\x01 \x01(\x01\x12\x13\n\x0brecompute_s\x18\x02 \x01(\x01\x12\x12\n\npeak_bytes\x18\x03 \x01(\x01\"\xb8\x01\n\x0bSolveReport\x12\x34\n\x07outcome\x18\x01 \x01(\x0e\x32#.infinipipe.planner.v1.SolveOutcome\x12\x0f\n\x07solve_s\x18\x02 \x01(\x01\x12\x13\n\x0bslice_count\x18\x03 \x01(\x03\x12\x11\n\tgap_ratio\x18\x04 \x01(\x01\x12:\n\ncandidates\x18\x05 \x03(\x0b\x32&.infinipipe.planner.v1.CandidateReport\"\x8b\x01\n\x0f\x43\x61ndidateReport\x12\x13\n\x0bslice_count\x18\x01 \x01(\x03\x12\x12\n\nmakespan_s\x18\x02 \x01(\x01\x12\x19\n\x11infeasible_reason\x18\x03 \x01(\t\x12\x0f\n\x07solve_s\x18\x04 \x01(\x01\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x15\n\rreplica_index\x18\x06 \x01(\x03*\\\n\nActionKind\x12\x1b\n\x17\x41\x43TION_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TION_KIND_FORWARD\x10\x01\x12\x18\n\x14\x41\x43TION_KIND_BACKWARD\x10\x02*\x82\x01\n\x0cSolveOutcome\x12\x1d\n\x19SOLVE_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15SOLVE_OUTCOME_OPTIMAL\x10\x01\x12\x1c\n\x18SOLVE_OUTCOME_BEST_FOUND\x10\x02\x12\x1a\n\x16SOLVE_OUTCOME_FALLBACK\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'infinipipe.planner.v1.plan_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTIONKIND']._serialized_start=1273
-  _globals['_ACTIONKIND']._serialized_end=1365
-  _globals['_SOLVEOUTCOME']._serialized_start=1368
-  _globals['_SOLVEOUTCOME']._serialized_end=1498
+  _globals['_ACTIONKIND']._serialized_start=1320
+  _globals['_ACTIONKIND']._serialized_end=1412
+  _globals['_SOLVEOUTCOME']._serialized_start=1415
+  _globals['_SOLVEOUTCOME']._serialized_end=1545
   _globals['_EXECUTIONPLAN']._serialized_start=60
   _globals['_EXECUTIONPLAN']._serialized_end=337
   _globals['_PIPELINE']._serialized_start=339
-  _globals['_PIPELINE']._serialized_end=441
-  _globals['_CHUNK']._serialized_start=443
-  _globals['_CHUNK']._serialized_end=496
-  _globals['_SLICE']._serialized_start=498
-  _globals['_SLICE']._serialized_end=573
-  _globals['_STAGE']._serialized_start=575
-  _globals['_STAGE']._serialized_end=630
-  _globals['_ACTION']._serialized_start=632
-  _globals['_ACTION']._serialized_end=741
-  _globals['_ESTIMATE']._serialized_start=744
-  _globals['_ESTIMATE']._serialized_end=892
-  _globals['_STAGEESTIMATE']._serialized_start=894
-  _globals['_STAGEESTIMATE']._serialized_end=966
-  _globals['_SOLVEREPORT']._serialized_start=969
-  _globals['_SOLVEREPORT']._serialized_end=1153
-  _globals['_CANDIDATEREPORT']._serialized_start=1155
-  _globals['_CANDIDATEREPORT']._serialized_end=1271
+  _globals['_PIPELINE']._serialized_end=464
+  _globals['_CHUNK']._serialized_start=466
+  _globals['_CHUNK']._serialized_end=519
+  _globals['_SLICE']._serialized_start=521
+  _globals['_SLICE']._serialized_end=596
+  _globals['_STAGE']._serialized_start=598
+  _globals['_STAGE']._serialized_end=653
+  _globals['_ACTION']._serialized_start=655
+  _globals['_ACTION']._serialized_end=764
+  _globals['_ESTIMATE']._serialized_start=767
+  _globals['_ESTIMATE']._serialized_end=915
+  _globals['_STAGEESTIMATE']._serialized_start=917
+  _globals['_STAGEESTIMATE']._serialized_end=989
+  _globals['_SOLVEREPORT']._serialized_start=992
+  _globals['_SOLVEREPORT']._serialized_end=1176
+  _globals['_CANDIDATEREPORT']._serialized_start=1179
+  _globals['_CANDIDATEREPORT']._serialized_end=1318
 # @@protoc_insertion_point(module_scope)

@@ -50,12 +50,14 @@ class ExecutionPlan(_message.Message):
     def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., policy: _Optional[str] = ..., pipelines: _Optional[_Iterable[_Union[Pipeline, _Mapping]]] = ..., target_token_count: _Optional[int] = ..., digest: _Optional[str] = ..., estimate: _Optional[_Union[Estimate, _Mapping]] = ..., report: _Optional[_Union[SolveReport, _Mapping]] = ...) -> None: ...
 
 class Pipeline(_message.Message):
-    __slots__ = ("chunks", "stages")
+    __slots__ = ("chunks", "stages", "replica_index")
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
     chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
-    def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
+    replica_index: int
+    def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., replica_index: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("slices",)
@@ -128,15 +130,17 @@ class SolveReport(_message.Message):
     def __init__(self, outcome: _Optional[_Union[SolveOutcome, str]] = ..., solve_s: _Optional[float] = ..., slice_count: _Optional[int] = ..., gap_ratio: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[CandidateReport, _Mapping]]] = ...) -> None: ...
 
 class CandidateReport(_message.Message):
-    __slots__ = ("slice_count", "makespan_s", "infeasible_reason", "solve_s", "name")
+    __slots__ = ("slice_count", "makespan_s", "infeasible_reason", "solve_s", "name", "replica_index")
     SLICE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAKESPAN_S_FIELD_NUMBER: _ClassVar[int]
     INFEASIBLE_REASON_FIELD_NUMBER: _ClassVar[int]
     SOLVE_S_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
     slice_count: int
     makespan_s: float
     infeasible_reason: str
     solve_s: float
     name: str
-    def __init__(self, slice_count: _Optional[int] = ..., makespan_s: _Optional[float] = ..., infeasible_reason: _Optional[str] = ..., solve_s: _Optional[float] = ..., name: _Optional[str] = ...) -> None: ...
+    replica_index: int
+    def __init__(self, slice_count: _Optional[int] = ..., makespan_s: _Optional[float] = ..., infeasible_reason: _Optional[str] = ..., solve_s: _Optional[float] = ..., name: _Optional[str] = ..., replica_index: _Optional[int] = ...) -> None: ...

@@ -6,14 +6,30 @@ from typing import Any
 
 import pytest
 
-from infinipipe_contract.model_memory import parameter_count
-from infinipipe_planner.analytic.hf_config import ModelConfigError, decoder_shape, read_decoder_shape
+from infinipipe_contract.errors import ModelConfigError
+from infinipipe_contract.hf_config import parse_hf_config, read_hf_config
+from infinipipe_contract.model_memory import DecoderShape, parameter_count
+from infinipipe_contract.rope import Rope, RopeScaling
 from support_analytic import KNOWN_MODELS
 
 LLAMA = KNOWN_MODELS["Llama-3-8B"].config
 MISTRAL = KNOWN_MODELS["Mistral-7B"].config
 QWEN2 = KNOWN_MODELS["Qwen2-7B"].config
 QWEN3 = KNOWN_MODELS["Qwen3-0.6B"].config
+
+
+LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+READ_SCALING = RopeScaling(32.0, 1.0, 4.0, 8192)
+
+
+def decoder_shape(config: dict[str, Any]) -> DecoderShape:
+    return parse_hf_config(config).shape
 
 
 def without(config: dict[str, Any], key: str) -> dict[str, Any]:
@@ -60,6 +76,52 @@ def test_tied_embeddings_may_be_said_on_either_level(level: str) -> None:
     assert decoder_shape(nested).ties_embeddings
 
 
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 500000.0, "rope_scaling": LLAMA3_SCALING},
+        {"rope_parameters": {**LLAMA3_SCALING, "rope_theta": 500000.0}},
+        {"rope_theta": 500000, "rope_scaling": {**without(LLAMA3_SCALING, "rope_type"), "type": "llama3"}},
+    ],
+    ids=["transformers 4", "transformers 5", "older key"],
+)
+def test_rotary_positions_may_be_written_in_the_old_and_in_the_new_way(rope: dict[str, Any]) -> None:
+    assert parse_hf_config({**without(LLAMA, "rope_theta"), **rope}).rope == Rope(500000.0, READ_SCALING)
+
+
+@pytest.mark.parametrize("rope", [{}, {"rope_scaling": None}, {"rope_parameters": {"rope_type": "default"}}], ids=str)
+def test_angles_are_plain_unless_something_is_said(rope: dict[str, Any]) -> None:
+    assert parse_hf_config({**without(LLAMA, "rope_theta"), **rope}).rope == Rope(10000.0, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "window_tokens"),
+    [
+        (without(MISTRAL, "sliding_window"), 4096),
+        ({**MISTRAL, "sliding_window": 100}, 100),
+        ({**QWEN2, "use_sliding_window": True}, 131072),
+        (QWEN2, None),
+        (MISTRAL, None),
+        ({**LLAMA, "sliding_window": 7}, None),
+    ],
+)
+def test_mistral_has_a_window_unless_it_says_null_and_qwen_only_where_it_is_switched_on(
+    config: dict[str, Any], window_tokens: int | None
+) -> None:
+    assert parse_hf_config(config).window_tokens == window_tokens
+
+
+def test_a_window_is_refused_unless_every_sequence_fits_into_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MISTRAL | {"sliding_window": 4096}))
+
+    assert read_hf_config(path, longest_tokens=4096).window_tokens == 4096
+    with pytest.raises(ModelConfigError, match=r"config.json: sliding_window is 4096 .* have up to 4097 tokens: att"):
+        read_hf_config(path, longest_tokens=4097)
+    with pytest.raises(ModelConfigError, match="sequences may be longer: attention within a window is not supported"):
+        read_hf_config(path)
+
+
 def test_the_architecture_stands_in_for_a_missing_model_type() -> None:
     shape = decoder_shape({**without(QWEN2, "model_type"), "architectures": ["Qwen2ForCausalLM"]})
 
@@ -94,9 +156,37 @@ def test_the_architecture_stands_in_for_a_missing_model_type() -> None:
         ),
         ({**LLAMA, "hidden_act": "gelu"}, 'hidden_act is "gelu", only silu is supported'),
         ({**LLAMA, "attention_bias": True}, "attention_bias is true: a bias on all projections is not supported"),
-        ({**MISTRAL, "sliding_window": 4096}, "sliding_window is 4096"),
-        (without(MISTRAL, "sliding_window"), "sliding_window is 4096 (4096 where it is absent, null means none)"),
-        ({**QWEN2, "use_sliding_window": True}, "use_sliding_window is true"),
+        ({**MISTRAL, "sliding_window": -1}, "sliding_window is -1, it must be a whole number of at least 1"),
+        ({**LLAMA, "attention_dropout": 0.1}, "attention_dropout is 0.1: dropout within attention is not supported"),
+        ({**LLAMA, "quantization_config": {"bits": 4}}, "quantization_config is given: quantised weights are not"),
+        ({**QWEN3, "layer_types": ["linear_attention"]}, 'layer_types has "linear_attention", supported are'),
+        ({**LLAMA, "rms_norm_eps": 0}, "rms_norm_eps is 0, it must be a number above 0"),
+        ({**LLAMA, "rope_theta": "1e4"}, 'rope_theta is "1e4", it must be a number above 0'),
+        ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor is not 1"),
+        (
+            {**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            'rope_type is "linear" in rope_scaling, supported are default and llama3',
+        ),
+        (
+            {**LLAMA, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+            'rope_type is "yarn" in rope_parameters, supported are default and llama3',
+        ),
+        ({**LLAMA, "rope_scaling": {"factor": 2.0}}, 'rope_scaling has no rope_type: {"factor": 2.0}'),
+        ({**LLAMA, "rope_scaling": "llama3"}, 'rope_scaling is "llama3", it must be an object'),
+        (
+            {**LLAMA, "rope_parameters": {"rope_theta": 5e5}},
+            "rope_theta is 10000, but 500000 in rope_parameters",
+        ),
+        (
+            {**LLAMA, "rope_scaling": LLAMA3_SCALING, "rope_parameters": {"rope_type": "default"}},
+            "rope_parameters and rope_scaling are both given and differ",
+        ),
+        ({**LLAMA, "rope_scaling": without(LLAMA3_SCALING, "factor")}, "the key factor is missing"),
+        (
+            {**LLAMA, "rope_scaling": {**LLAMA3_SCALING, "high_freq_factor": 1}},
+            "high_freq_factor is 1 in rope_scaling, it must be more than low_freq_factor, which is 1",
+        ),
+        ({**LLAMA, "rope_scaling": {**LLAMA3_SCALING, "factor": 0.5}}, "factor is 0.5 in rope_scaling, it must be"),
         ({**LLAMA, "tie_word_embeddings": "no"}, 'tie_word_embeddings is "no", it must be true or false'),
         (
             {"text_config": {**LLAMA, "tie_word_embeddings": False}, "tie_word_embeddings": True},
@@ -107,7 +197,7 @@ def test_the_architecture_stands_in_for_a_missing_model_type() -> None:
 )
 def test_what_is_not_supported_is_refused_with_the_key_and_its_value(config: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelConfigError) as caught:
-        decoder_shape(config)
+        parse_hf_config(config)
 
     assert str(caught.value).startswith(sentence)
 
@@ -117,7 +207,7 @@ def test_what_is_not_supported_is_refused_with_the_key_and_its_value(config: dic
     [
         (b'{"a": \n oops}', "not JSON, line 2 column 2: Expecting value"),
         (b"\xff\xfe", "not a text file (UTF-8), byte 0"),
-        (b"[1]", "a configuration is a JSON object, found list"),
+        (b"[1]", "it must hold a JSON object, found list"),
         (b"{}", "the key model_type is missing"),
     ],
 )
@@ -128,18 +218,18 @@ def test_a_file_that_is_no_configuration_is_refused_with_its_name(
     path.write_bytes(content)
 
     with pytest.raises(ModelConfigError) as caught:
-        read_decoder_shape(path)
+        read_hf_config(path)
 
     assert str(caught.value) == f"{path}: {sentence}"
 
 
 def test_a_file_that_does_not_exist_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ModelConfigError, match="cannot read .*none.json: No such file"):
-        read_decoder_shape(tmp_path / "none.json")
+        read_hf_config(tmp_path / "none.json")
 
 
 def test_a_file_is_read_as_its_content(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
 
-    assert read_decoder_shape(path) == decoder_shape(LLAMA)
+    assert read_hf_config(path) == parse_hf_config(LLAMA)

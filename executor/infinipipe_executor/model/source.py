@@ -1,0 +1,115 @@
+"""Where the model of a run comes from: sizes in the configuration, or a Hugging Face folder with weights.
+
+Everything that can be wrong with a folder is found here, before ranks wait for each other. Entry point: ``open_model``.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from infinipipe_contract.errors import ModelConfigError
+from infinipipe_contract.hf_config import HfConfig, read_hf_config, read_json_object
+from infinipipe_executor.config import DataConfig, RunConfig
+from infinipipe_executor.errors import ConfigError
+from infinipipe_executor.model.config import ModelConfig
+from infinipipe_executor.model.hf_weights import HfWeights, open_weights
+from infinipipe_executor.model.model_file import ModelDescription
+from infinipipe_executor.model.stage import parameter_shapes
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """The model of a run.
+
+    Attributes:
+        description: What it is.
+        weights: Its first parameters; None where they are drawn.
+    """
+
+    description: ModelDescription
+    weights: HfWeights | None
+
+    @property
+    def config(self) -> ModelConfig:
+        """Sizes of the model."""
+        return self.description.config
+
+
+def open_model(run: RunConfig) -> ModelSource:
+    """Find out what the model of a run is, and make sure that its weights are there and fit.
+
+    Raises:
+        ConfigError: If the model makes no sense, is not supported, or its weights do not fit; one sentence says why.
+    """
+    section, context_tokens = run.model, run.data.context_tokens
+    if section.path is None:
+        config = ModelConfig(**section.model_dump(exclude={"path", "dtype"}))
+        return ModelSource(ModelDescription(config, context_tokens, None, run.data.tokenizer), None)
+    folder = section.path
+    try:
+        hf = read_hf_config(folder / CONFIG_FILE, context_tokens)
+        content = read_json_object(folder / CONFIG_FILE)
+    except ModelConfigError as error:
+        raise ConfigError(f"{error} ([model] path; [data] context_tokens is {context_tokens})") from None
+    if hf.is_part:
+        raise ConfigError(
+            f"{folder / CONFIG_FILE}: the model has several parts (text_config), only a decoder by itself can be "
+            "trained ([model] path)"
+        )
+    config = _model_config(hf, section.dropout)
+    weights = open_weights(folder, parameter_shapes(config), ties_embeddings=config.ties_embeddings)
+    logger.info("%s", _describe(folder, hf, weights, context_tokens))
+    tokenizer = run.data.tokenizer or folder / TOKENIZER_FILE
+    return ModelSource(ModelDescription(config, context_tokens, content, tokenizer), weights)
+
+
+def data_of_model(run: RunConfig) -> DataConfig:
+    """Complete section ``[data]``: a model with weights brings its tokenizer, no other would mean anything to it.
+
+    Raises:
+        ConfigError: If the model has weights and no tokenizer is there.
+    """
+    if run.model.path is None or run.data.tokenizer is not None:
+        return run.data
+    tokenizer = run.model.path / TOKENIZER_FILE
+    if not tokenizer.is_file():
+        raise ConfigError(f"{run.model.path} has no {TOKENIZER_FILE}, and none is given ([data] tokenizer)")
+    return run.data.model_copy(update={"tokenizer": tokenizer})
+
+
+def _model_config(hf: HfConfig, dropout: float) -> ModelConfig:
+    shape = hf.shape
+    return ModelConfig(
+        layers=shape.layers,
+        hidden=shape.hidden,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        ffn=shape.ffn,
+        vocab=shape.vocab,
+        ties_embeddings=shape.ties_embeddings,
+        has_qkv_bias=shape.has_qkv_bias,
+        has_qk_norm=shape.has_qk_norm,
+        rope_theta=hf.rope.theta,
+        rope_scaling=hf.rope.scaling,
+        norm_eps=hf.norm_eps,
+        dropout=dropout,
+    )
+
+
+def _describe(folder: Path, hf: HfConfig, weights: HfWeights, context_tokens: int) -> str:
+    left_out = f", {len(weights.constants)} constants left out" if weights.constants else ""
+    count = len(set(weights.files.values()))
+    files = "one file" if count == 1 else f"{count} files"
+    sentence = f"model: {folder} ({hf.family}), {len(weights.files)} tensors in {files}{left_out}"
+    if hf.trained_tokens is not None and context_tokens > hf.trained_tokens:
+        sentence += (
+            f"; made for sequences of up to {hf.trained_tokens} tokens (max_position_embeddings), "
+            f"[data] context_tokens is {context_tokens}"
+        )
+    return sentence
