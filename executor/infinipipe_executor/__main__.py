@@ -16,6 +16,7 @@ from pathlib import Path
 from infinipipe_executor.config import RunConfig, check_address, load_config
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.failure import exit_failed
+from infinipipe_executor.launcher import end_with_launcher
 from infinipipe_executor.log_prefix import PrefixFormatter, note
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     arguments = build_parser().parse_args()
+    end_with_launcher()
     try:
         _set_up_logging()
         check_address(arguments.planner)
