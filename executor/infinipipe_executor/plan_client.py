@@ -110,6 +110,7 @@ class RankReport:
         loss: Loss of the step as the whole job sees it; None when not known.
         actions: One entry an action, in the order they ran; none for a replica without a chunk.
         replica_index: Its replica of the pipeline, from 0.
+        first_start_s: Seconds from the common start of the step to the first action; None when not known.
     """
 
     rank: int
@@ -121,6 +122,7 @@ class RankReport:
     loss: float | None = None
     actions: Sequence[ActionMeasurement] = ()
     replica_index: int = 0
+    first_start_s: float | None = None
 
 
 class PlanClient:
@@ -253,8 +255,13 @@ class PlanClient:
         check_identity(plan, self._job, self._generation, step)
         return plan
 
-    def report_step(self, step: int, report: RankReport) -> None:
+    def report_step(self, step: int, report: RankReport, *, on_wait: Callable[[float], None] | None = None) -> None:
         """Hand in what this rank measured.
+
+        Args:
+            step: Training step, from 0.
+            report: What was measured.
+            on_wait: Called every few seconds of waiting with the seconds waited so far.
 
         Raises:
             PlannerUnavailableError: If no planner answers in time.
@@ -269,6 +276,7 @@ class PlanClient:
             plan_wait_s=report.plan_wait_s,
             peak_bytes=report.peak_bytes,
             loss=report.loss,
+            first_start_s=report.first_start_s,
             actions=[
                 pb.ActionMeasurement(
                     pipeline_index=action.pipeline_index,
@@ -281,7 +289,7 @@ class PlanClient:
             ],
         )
         request = pb.ReportStepRequest(job=self._job, generation=self._generation, step=step, report=message)
-        self._call("ReportStep", request, self._call_timeout_s, PlannerRefusedError)
+        self._call("ReportStep", request, self._call_timeout_s, PlannerRefusedError, on_wait)
 
     def close(self) -> None:
         """Close this process's channel; the next call opens another one."""

@@ -92,7 +92,7 @@ class PlannerMetrics:
         self._solver_restarts = Counter(
             "infinipipe_planner_solver_restarts_total",
             "Solver processes that another one took the place of: lost, worn (replaced on schedule) or unwanted "
-            "(killed because nobody waited any more).",
+            "(killed because nobody waited any more); ray counts the losses of Ray as a whole.",
             ("reason",),
             registry=registry,
         )

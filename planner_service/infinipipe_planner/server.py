@@ -23,6 +23,7 @@ from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, Se
 from infinipipe_planner.credentials import check_exposure, load_credentials
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.fair_queue import FairQueue
+from infinipipe_planner.fallback_solver import FallbackSolver
 from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.metrics import PlannerMetrics, serve_metrics
@@ -62,6 +63,12 @@ class PlannerServer:
     _servicer: PlannerServicer
     _health: Any
     _store: JobStore
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Let health tell whether there is a solver; without one, plans are fallbacks."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in (SERVICE_NAME, health.OVERALL_HEALTH):
+            await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those in flight finish for a while, answer the rest, close.
@@ -159,7 +166,8 @@ def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
     metrics = PlannerMetrics()
     with _signals_as_exit(), _shown(metrics, config.metrics_listen):
         started_s = time.monotonic()
-        pool = _start_solvers(config, metrics)
+        pool = _start_solvers(config)
+        pool.on_restart(metrics.count_solver_restart)
         try:
             logger.info("%s started in %.1f s", _describe_solvers(config), time.monotonic() - started_s)
             asyncio.run(_serve(pool, config, metrics, announce))
@@ -206,15 +214,13 @@ def _shown(metrics: PlannerMetrics, listen: str | None) -> Iterator[None]:
         yield
 
 
-def _start_solvers(config: ServerConfig, metrics: PlannerMetrics) -> SolverPool | LocalSolver:
+def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
     if config.ray_address is not None:
         _check_ray_listens(config.ray_address)
     try:
         if config.num_workers == 0:
-            return LocalSolver.start(metrics.count_solver_restart)
-        return SolverPool.start(
-            config.num_workers, ray_address=config.ray_address, on_restart=metrics.count_solver_restart
-        )
+            return LocalSolver.start()
+        return SolverPool.start(config.num_workers, ray_address=config.ray_address)
     except SystemExit:  # Ray takes SIGTERM for itself while it starts, with an exit code of its own
         raise SystemExit(128 + signal.SIGTERM) from None
     except ModuleNotFoundError as error:
@@ -241,7 +247,9 @@ def _describe_solvers(config: ServerConfig) -> str:
     return "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
 
 
-async def _serve(pool: Solver, config: ServerConfig, metrics: PlannerMetrics, announce: Callable[[str], None]) -> None:
+async def _serve(
+    pool: SolverPool | LocalSolver, config: ServerConfig, metrics: PlannerMetrics, announce: Callable[[str], None]
+) -> None:
     loop = asyncio.get_running_loop()
     first_signal, second_signal = asyncio.Event(), asyncio.Event()
 
@@ -257,7 +265,14 @@ async def _serve(pool: Solver, config: ServerConfig, metrics: PlannerMetrics, an
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    server = await start_server(pool, config, metrics)
+    server = await start_server(FallbackSolver(pool), config, metrics)
+    if isinstance(pool, SolverPool):
+
+        def tell_health(is_available: bool) -> None:
+            with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
+                loop.call_soon_threadsafe(lambda: loop.create_task(server.set_serving(is_available)))
+
+        pool.on_availability(tell_health)
     announce(f"planner listening on {server.address} ({_describe_solvers(config)})")
     await first_signal.wait()
     stopping = asyncio.create_task(server.stop(config.grace_s))

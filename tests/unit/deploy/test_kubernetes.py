@@ -68,7 +68,8 @@ def test_every_file_that_a_command_names_lies_in_a_volume_that_is_mounted() -> N
     config = load_config(DEPLOY / "kubernetes" / "base" / "run.toml")
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     paths = (run.config, config.data.corpus, config.data.cache, config.data.tokenizer)
-    for path in (*paths, config.planner.tls_ca, config.planner.token_file):
+    assert config.checkpoint is not None
+    for path in (*paths, config.planner.tls_ca, config.planner.token_file, config.checkpoint.folder):
         assert any(str(path).startswith(f"{mount}/") for mount in mounts), path
 
 

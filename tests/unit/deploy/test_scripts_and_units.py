@@ -55,6 +55,7 @@ def test_the_slurm_jobs_resources_fit_the_configuration_beside_them() -> None:
     assert shutdown is not None
     assert int(shutdown[1]) < left_s
     assert asked["ntasks-per-node"] == "1"
+    assert config.checkpoint is not None, "a run that is queued again goes on from one"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.distributed
 
 def test_a_solver_killed_twice_under_one_candidate_fails_the_batch_and_not_the_pool() -> None:
     reasons: list[str] = []
-    pool = SolverPool.start(1, on_restart=reasons.append)
+    pool = SolverPool.start(1)
+    pool.on_restart(reasons.append)
     try:
 
         async def solve_and_kill_twice() -> None:

@@ -80,7 +80,8 @@ def test_cancelling_one_batch_leaves_the_solver_of_another_alone() -> None:
 def test_a_worn_solver_process_is_replaced_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver_pool, "CANDIDATES_PER_PROCESS", 5)
     reasons: list[str] = []
-    pool = SolverPool.start(1, on_restart=reasons.append)
+    pool = SolverPool.start(1)
+    pool.on_restart(reasons.append)
     try:
 
         async def solve_some() -> tuple[list[str], int]:
