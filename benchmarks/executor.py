@@ -255,7 +255,7 @@ def reset(stage: Stage) -> None:
 
 
 def transformers_ways(batch: Batch, context_tokens: int) -> list[Callable[[], float]]:
-    """Give the ways to train a batch with transformers: packed, padded, one by one. Each takes a step and tells the loss.
+    """Give the ways to train a batch with transformers: packed, padded, one by one; each returns the loss.
 
     Packed rows are no longer than the context, first-fit by falling length; transformers keeps documents apart by
     their position ids and attends under one mask a row.

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Store
 
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
+from infinipipe_contract.profile import Profile, extrapolation
 from infinipipe_contract.simulate import Timeline, simulate
 from infinipipe_contract.validate import validate
 from infinipipe_executor.config import RunConfig
@@ -45,6 +45,7 @@ class Planning:
         self._profile = profile
         self._wait_timeout_s = wait_timeout_s
         self._stop = stop or StopSignal()
+        self._has_warned = False
 
     def submit(self, step: int, batch: Batch) -> None:
         """Hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
@@ -58,6 +59,7 @@ class Planning:
         """
         if self._rank != 0:
             return
+        self._warn_once(step, batch)
 
         def tell(waited_s: float) -> None:
             self._stop.check()
@@ -97,6 +99,13 @@ class Planning:
                 f"the batch has {batch.target_token_count}"
             )
         return plan, time.monotonic() - started_s
+
+    def _warn_once(self, step: int, batch: Batch) -> None:
+        """Say at the first batch that goes beyond what was measured that its times are a guess."""
+        sentence = None if self._has_warned else extrapolation(self._profile, max(batch.lengths_tokens))
+        if sentence is not None:
+            self._has_warned = True
+            logger.warning("step %d: %s", step, sentence)
 
     def replay(self, plan: ExecutionPlan) -> Timeline:
         """Tell when every pass of a plan is expected to run."""
