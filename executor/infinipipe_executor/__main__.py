@@ -44,7 +44,7 @@ def _set_up_logging() -> None:
     """Rank 0 tells about the run; the others speak up when something is wrong, or when they make the shared tokens."""
     rank = int(os.environ.get("RANK", "0"))
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if rank == 0 else logging.WARNING)
-    logging.getLogger("infinipipe_executor.data.token_cache").setLevel(logging.INFO)
+    logging.getLogger("infinipipe_executor.data").setLevel(logging.INFO)
 
 
 def _check_world(config: RunConfig) -> None:

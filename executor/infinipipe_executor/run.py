@@ -1,6 +1,7 @@
 """One rank of a run, from its configuration to its last step."""
 
 import logging
+import os
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from infinipipe_executor.model.stage import Stage, build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.plan_client import PlanClient
+from infinipipe_executor.planner_access import load_access
 from infinipipe_executor.planning import open_planning
 from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.profiler import measure_profile
@@ -43,6 +45,7 @@ def run_training(config: RunConfig, planner_address: str) -> None:
     check_device(model, cluster.device, dtype)
     own_device(cluster.device)
     measures = config.planner.profile == "measure"
+    access = load_access(config.planner, planner_address, os.environ)
     given = None if measures else read_profile(config, model, dtype.itemsize)
     check_stage_layers(cluster, model, given)
     corpus = open_corpus(data_of_model(config), model.vocab)
@@ -50,7 +53,7 @@ def run_training(config: RunConfig, planner_address: str) -> None:
     division = divide_stages(cluster, model, given, corpus.mean_attended_tokens)
     logger.info("%s", division)
 
-    with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s) as client:
+    with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s, access=access) as client:
         join_ranks(cluster)
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size

@@ -2,7 +2,7 @@
 
 import logging
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from infinipipe_executor.profiler import MeasuredProfile, measure_profile
 from infinipipe_executor.trainer import Trainer
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
-from support_e2e.runs import TINY, tiny_profile, write_run
+from support_e2e.runs import TINY, Sections, tiny_profile, write_run
 from support_executor.plans import make_batch, make_plan
 from support_executor.ranks import mesh_of
 
@@ -78,8 +78,8 @@ class _Records(logging.Handler):
 class TrainerRank:
     """A trainer of one rank, its planner and what it logged."""
 
-    def __init__(self, folder: Path) -> None:
-        config = load_config(write_run(folder, pp_size=1, sp_size=1))
+    def __init__(self, folder: Path, changes: Sections | None = None) -> None:
+        config = load_config(write_run(folder, pp_size=1, sp_size=1, changes=changes))
         self.mesh = mesh_of(1, 1)
         self.stage = build_stage(TINY, self.mesh, dtype=torch.float32, seed=3)
         profile = tiny_profile(1, 1, device_memory_bytes=4 * 2**20)
@@ -105,6 +105,14 @@ def train(folder: Path) -> tuple[list[tuple[str, int]], list[RankReport], list[s
     rank.trainer.train()
     lines = [message for _, message in rank.records.seen if message.startswith("step")]
     return rank.planner.asked, rank.planner.reports, lines
+
+
+def train_last_of_epoch(folder: Path, data: Mapping[str, object]) -> tuple[list[Batch], float | None]:
+    """Hand in the two batches of an epoch and train the second one; return both, and the loss."""
+    rank = TrainerRank(folder, {"data": data})
+    batches = [rank.trainer._hand_in(step) for step in range(2)]
+    rank.trainer.train_step(1, batches[1])
+    return batches, rank.planner.reports[0].loss
 
 
 def train_without_targets(folder: Path) -> tuple[bool, bool, list[tuple[str, str]], list[tuple[str, int]]]:

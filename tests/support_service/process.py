@@ -41,15 +41,19 @@ class ServiceProcess:
 
     def wait_ready(self) -> Self:
         """Wait for the line that says where it listens."""
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
-        line = self._process.stdout.readline() if readable else ""
+        line = self.wait_line()
         match = LINE.fullmatch(line)
         if match is None:
             self.kill()
             raise AssertionError(f"the service printed {line!r} instead of its address; {self._rest()}")
         self.address = match["address"]
         return self
+
+    def wait_line(self) -> str:
+        """Wait for the first line that it prints."""
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
+        return self._process.stdout.readline() if readable else ""
 
     def descendants(self) -> dict[int, str]:
         """Find every process below this one: ids and command lines."""

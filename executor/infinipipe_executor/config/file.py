@@ -17,6 +17,9 @@ from infinipipe_contract.names import nearest
 from infinipipe_executor.config.run_config import RunConfig
 from infinipipe_executor.errors import ConfigError
 
+# Keys of [data] that name files or folders.
+_DATA_PATHS = ("corpus", "evaluation_corpus", "tokenizer", "cache")
+
 # Longer values are cut where a message shows them.
 SHOWN_CHARACTERS = 80
 
@@ -48,12 +51,14 @@ def _resolve_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     def resolve(section: str, key: str, value: object) -> object:
         if isinstance(value, list):
             return tuple(value)
-        if isinstance(value, str) and section == "data" and key in ("corpus", "tokenizer", "cache"):
+        if isinstance(value, str) and section == "data" and key in _DATA_PATHS:
             return folder / value
         if isinstance(value, str) and (section, key) == ("model", "path"):
             return folder / value
         if isinstance(value, str) and (section, key) == ("planner", "profile") and value != "measure":
             return str(folder / value)
+        if isinstance(value, str) and section == "planner" and key in ("tls_ca", "tls_cert", "tls_key", "token_file"):
+            return folder / value
         return value
 
     return {

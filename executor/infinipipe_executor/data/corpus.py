@@ -1,16 +1,43 @@
-"""Corpus: the token sequences that training draws from. Entry point: ``open_corpus``."""
+"""Corpus: the token sequences that training draws from. Entry points: ``open_corpus``, ``open_evaluation_corpus``."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from infinipipe_contract.model_flops import mean_attended_tokens
 from infinipipe_executor.config import DataConfig
 from infinipipe_executor.data.batch import TokenSequence, make_sequence
 from infinipipe_executor.data.cut import CutReport, cut_documents
-from infinipipe_executor.data.token_cache import CorpusTokens, Int32Array, Int64Array, load_tokens
+from infinipipe_executor.data.documents import BoolArray
+from infinipipe_executor.data.learnt import count_targets
+from infinipipe_executor.data.token_cache import SCAN_TOKENS, CorpusTokens, load_tokens
+from infinipipe_executor.data.token_files import Int64Array
 from infinipipe_executor.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """What is learnt of a corpus of which only some tokens are.
+
+    Attributes:
+        target_count: Tokens that are targets, over all sequences.
+        dropped_count: Sequences left out because they have no target.
+        dropped_tokens: Tokens in them.
+    """
+
+    target_count: int
+    dropped_count: int
+    dropped_tokens: int
+
+    def __str__(self) -> str:
+        """Write one line for people."""
+        return (
+            f"{self.target_count} tokens are targets; {self.dropped_count} sequences without a target left out "
+            f"({self.dropped_tokens} tokens)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,34 +45,52 @@ class CorpusReport:
     """What became of the documents of a corpus.
 
     Attributes:
+        purpose: "corpus" or "evaluation corpus".
+        description: What the corpus is.
         document_count: Documents with at least one token.
         skipped: Documents left out for their content, by reason.
         cut: What the limit of the context did.
+        targets: What is learnt; None if every token is.
     """
 
+    purpose: str
+    description: str
     document_count: int
     skipped: dict[str, int]
     cut: CutReport
+    targets: TargetReport | None
 
     def __str__(self) -> str:
         """Write one line for people."""
         skipped = ", ".join(f"{count} skipped ({reason})" for reason, count in self.skipped.items())
-        return f"corpus: {self.document_count} documents, {skipped or '0 skipped'}; {self.cut}"
+        targets = "" if self.targets is None else f"; {self.targets}"
+        return (
+            f"{self.purpose}: {self.description}: {self.document_count} documents, {skipped or '0 skipped'}; {self.cut}"
+            f"{targets}"
+        )
 
 
 class Corpus:
-    """Token sequences by index, none longer than the context."""
+    """Token sequences by index, none longer than the context.
 
-    def __init__(self, token_ids: Int32Array, starts: Int64Array, lengths: Int64Array, report: CorpusReport) -> None:
-        """Set up.
+    Args:
+        token_ids: Tokens of all documents, of any type of integers.
+        learnt: Which of them may be targets; None for all.
+        starts: First token of every sequence in ``token_ids``.
+        lengths: Tokens of every sequence.
+        report: What became of the documents.
+    """
 
-        Args:
-            token_ids: Tokens of all documents, one after another.
-            starts: First token of every sequence in ``token_ids``.
-            lengths: Tokens of every sequence.
-            report: What became of the documents.
-        """
+    def __init__(
+        self,
+        token_ids: npt.NDArray[np.integer[Any]],
+        learnt: BoolArray | None,
+        starts: Int64Array,
+        lengths: Int64Array,
+        report: CorpusReport,
+    ) -> None:
         self._token_ids = token_ids
+        self._learnt = learnt
         self._starts = starts
         self._lengths = lengths
         self.report = report
@@ -59,9 +104,12 @@ class Corpus:
         return mean_attended_tokens(map(int, self._lengths))
 
     def sequence(self, index: int) -> TokenSequence:
-        """Return one sequence; its last token has no target."""
-        start, length = int(self._starts[index]), int(self._lengths[index])
-        return make_sequence(torch.from_numpy(self._token_ids[start : start + length].astype(np.int64)))
+        """Return one sequence; its last token has no target, nor has one before a token that is not learnt."""
+        start = int(self._starts[index])
+        end = start + int(self._lengths[index])
+        token_ids = torch.from_numpy(self._token_ids[start:end].astype(np.int64))
+        learnt = None if self._learnt is None else torch.from_numpy(self._learnt[start:end].copy())
+        return make_sequence(token_ids, learnt)
 
 
 def open_corpus(config: DataConfig, vocab: int) -> Corpus:
@@ -75,33 +123,97 @@ def open_corpus(config: DataConfig, vocab: int) -> Corpus:
         DataError: If the corpus is missing or empty, a token lies outside of the vocabulary (names the document), or a
             document is beyond the context under the policy "error".
     """
+    return _open(config, vocab, "corpus")
+
+
+def open_evaluation_corpus(config: DataConfig, vocab: int) -> Corpus | None:
+    """Open the held-out corpus as ``open_corpus`` opens the other, with the same tokenizer.
+
+    Args:
+        config: Section ``[data]``.
+        vocab: Entries of the model's vocabulary.
+
+    Returns:
+        None if ``[data] evaluation_corpus`` names none.
+
+    Raises:
+        DataError: As ``open_corpus``.
+    """
+    if config.evaluation_corpus is None:
+        return None
+    tokenizer = config.tokenizer or load_tokens(config, vocab).tokenizer
+    held_out = config.model_copy(update={"corpus": config.evaluation_corpus, "tokenizer": tokenizer})
+    try:
+        return _open(held_out, vocab, "evaluation corpus")
+    except DataError as error:
+        raise DataError(f"[data] evaluation_corpus: {error}") from error
+
+
+def _open(config: DataConfig, vocab: int, purpose: str) -> Corpus:
     tokens = load_tokens(config, vocab)
-    document_lengths = np.diff(tokens.offsets)
-    if not len(document_lengths):
-        reasons = ", ".join(f"{count} {reason}" for reason, count in tokens.skipped.items())
-        looked_for = f"files {config.pattern!r} in " if config.corpus.is_dir() else ""
-        raise DataError(
-            f"the corpus is empty: no usable document among the {looked_for}{config.corpus}"
-            f" (skipped: {reasons or 'none'}) ([data] corpus)"
-        )
+    if not len(tokens.lengths):
+        raise DataError(_describe_empty(config, tokens))
     _check_vocabulary(tokens, vocab)
-    starts, lengths, cut = cut_documents(tokens.offsets, tokens.names, config.context_tokens, config.beyond_context)
-    report = CorpusReport(len(document_lengths), tokens.skipped, cut)
+    starts, lengths, cut = cut_documents(
+        tokens.starts, tokens.lengths, tokens.name_of, config.context_tokens, config.beyond_context
+    )
     if not len(starts):
         raise DataError(
-            f"no sequence is left: all {len(document_lengths)} documents are longer than {config.context_tokens} tokens"
+            f"no sequence is left: all {len(tokens.lengths)} documents are longer than {config.context_tokens} tokens"
             " ([data] context_tokens, beyond_context)"
         )
-    return Corpus(tokens.token_ids, starts, lengths, report)
+    targets = None
+    if tokens.learnt is not None:
+        starts, lengths, targets = _drop_without_targets(tokens.learnt, starts, lengths)
+        if not len(starts):
+            raise DataError(
+                f"no sequence is left: none of {targets.dropped_count} has a token to learn within its first "
+                f"{config.context_tokens} ([data] context_tokens, beyond_context)"
+            )
+    report = CorpusReport(
+        purpose=purpose,
+        description=tokens.description,
+        document_count=len(tokens.lengths),
+        skipped=tokens.skipped,
+        cut=cut,
+        targets=targets,
+    )
+    return Corpus(tokens.token_ids, tokens.learnt, starts, lengths, report)
+
+
+def _drop_without_targets(
+    learnt: BoolArray, starts: Int64Array, lengths: Int64Array
+) -> tuple[Int64Array, Int64Array, TargetReport]:
+    counts = count_targets(learnt, starts, lengths)
+    has_target = counts > 0
+    dropped_tokens = int(lengths[~has_target].sum())
+    report = TargetReport(int(counts.sum()), int((~has_target).sum()), dropped_tokens)
+    return starts[has_target], lengths[has_target], report
+
+
+def _describe_empty(config: DataConfig, tokens: CorpusTokens) -> str:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in tokens.skipped.items())
+    looked_for = ""
+    if config.corpus.is_dir():
+        looked_for = "files of a known kind in " if config.pattern is None else f"files {config.pattern!r} in "
+    return (
+        f"the corpus is empty: no usable document among the {looked_for}{config.corpus}"
+        f" (skipped: {reasons or 'none'}) ([data] corpus, pattern)"
+    )
 
 
 def _check_vocabulary(tokens: CorpusTokens, vocab: int) -> None:
     if tokens.highest_id < vocab:
         return
-    outside = np.flatnonzero(tokens.token_ids >= vocab)
-    first = int(outside[0])
-    document = int(np.searchsorted(tokens.offsets, first, side="right")) - 1
+    count, first = 0, -1
+    for start in range(0, len(tokens.token_ids), SCAN_TOKENS):
+        outside = np.flatnonzero(tokens.token_ids[start : start + SCAN_TOKENS] >= vocab)
+        if not count and len(outside):
+            first = start + int(outside[0])
+        count += len(outside)
+    holding = np.flatnonzero((tokens.starts <= first) & (first < tokens.starts + tokens.lengths))
+    document = f"document {tokens.name_of(int(holding[0]))}" if len(holding) else f"token {first} of no document"
     raise DataError(
-        f"document {tokens.names[document]}: token id {tokens.token_ids[first]} is outside of the vocabulary of "
-        f"{vocab} entries ([model] vocab; {len(outside)} such tokens in the corpus)"
+        f"{document}: token id {tokens.token_ids[first]} is outside of the vocabulary of {vocab} entries "
+        f"([model] vocab; {count} such tokens in the corpus)"
     )

@@ -1,6 +1,6 @@
 """Cut: what happens to documents longer than the context; documents and tokens are counted, none vanishes silently."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,13 +45,18 @@ class CutReport:
 
 
 def cut_documents(
-    offsets: npt.NDArray[np.int64], names: Sequence[str], context_tokens: int, policy: BeyondContext
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    name_of: Callable[[int], str],
+    context_tokens: int,
+    policy: BeyondContext,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], CutReport]:
     """Make sequences of documents.
 
     Args:
-        offsets: First token of every document, and the end of the last one.
-        names: Name of every document.
+        starts: First token of every document.
+        lengths: Tokens of every document, at least 1.
+        name_of: Names a document.
         context_tokens: Longest sequence allowed.
         policy: "truncate" keeps the first tokens, "split" makes several sequences, "drop" leaves the document out.
 
@@ -61,13 +66,13 @@ def cut_documents(
     Raises:
         DataError: Under "error", naming the first longer document.
     """
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    document_count = len(lengths)
     longer = lengths > context_tokens
     total_tokens, longer_count = int(lengths.sum()), int(longer.sum())
     if policy == "error" and longer_count:
         worst = int(np.flatnonzero(longer)[0])
         raise DataError(
-            f"document {names[worst]} has {lengths[worst]} tokens, [data] context_tokens is {context_tokens} "
+            f"document {name_of(worst)} has {lengths[worst]} tokens, [data] context_tokens is {context_tokens} "
             f"({longer_count} of {len(lengths)} documents are longer; [data] beyond_context says what to do)"
         )
     if policy == "truncate":
@@ -80,7 +85,7 @@ def cut_documents(
     report = CutReport(
         policy=policy,
         context_tokens=context_tokens,
-        document_count=len(offsets) - 1,
+        document_count=document_count,
         longer_count=longer_count,
         sequence_count=len(starts),
         kept_tokens=kept_tokens,

@@ -1,18 +1,26 @@
 """Sampler: which sequences make the batch of which step.
 
-A pure function of the seed and the step: every rank draws the same batch without a word, and a run that is started
-again draws the same batches.
+A pure function of the seed and the step, and of nothing else, above all not of the number of ranks: every rank draws
+the same batch without a word, and a run that is started again, on however many ranks, goes on with the same batches.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
+
+
+class DataPosition(NamedTuple):
+    """How far the data are consumed: an epoch, and how many of its sequences were drawn."""
+
+    epoch: int
+    offset: int
 
 
 class BatchSampler:
     """Draws batches without replacement; an epoch's order is a permutation by seed and epoch.
 
-    A batch that does not fill up at the end of an epoch goes on with the next one, so all batches are of one size.
+    No batch straddles two epochs: the last one of an epoch holds what is left, which may be fewer sequences.
     """
 
     def __init__(self, sequence_count: int, sequences_per_batch: int, seed: int) -> None:
@@ -20,7 +28,7 @@ class BatchSampler:
 
         Args:
             sequence_count: Sequences to draw from, at least 1.
-            sequences_per_batch: Sequences of a batch.
+            sequences_per_batch: Sequences of a batch, but for the last one of an epoch.
             seed: Decides every order.
         """
         if sequence_count < 1:
@@ -30,13 +38,20 @@ class BatchSampler:
         self._seed = seed
         self._order = functools.lru_cache(maxsize=2)(self._shuffle)
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches that draw every sequence once."""
+        return -(-self._sequence_count // self._sequences_per_batch)
+
+    def position(self, step: int) -> DataPosition:
+        """Tell what is consumed when a step begins, that is, after all steps before it."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        return DataPosition(epoch, batch * self._sequences_per_batch)
+
     def indices(self, step: int) -> list[int]:
         """Return the sequences of one step's batch, in the order of the batch."""
-        first = step * self._sequences_per_batch
-        drawn = []
-        for position in range(first, first + self._sequences_per_batch):
-            epoch, offset = divmod(position, self._sequence_count)
-            drawn.append(int(self._order(epoch)[offset]))
+        epoch, offset = self.position(step)
+        drawn: list[int] = self._order(epoch)[offset : offset + self._sequences_per_batch].tolist()
         return drawn
 
     def _shuffle(self, epoch: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -69,7 +69,7 @@ def test_text_that_is_no_plan_is_refused() -> None:
         ({"model": {"layers": 0}}, "model.layers is 0, it must be at least 1"),
         ({"model": {"layers": "four"}}, "profile: "),
         ({"cluster": {"usable_memory_ratio": 1.5}}, r"usable_memory_ratio is 1.5, it must be in \(0, 1\]"),
-        ({"p2p": {"bandwidth_bytes_per_s": 0}}, "p2p.bandwidth_bytes_per_s is 0, it must be more than 0"),
+        ({"p2p": {"bandwidth_bytes_per_s": 0}}, "p2p.bandwidth_bytes_per_s is 0.0, it must be at least 1"),
         ({"backward": {"alpha2": -1.0}}, "backward.alpha2 is -1.0, it must be a finite number"),
         ({"memory": {"token_bytes": "Infinity"}}, "memory.token_bytes is inf, it must be a finite number"),
         ({"head": {"backward_s_per_token": -1}}, "head.backward_s_per_token is -1.0, it must be a finite number"),

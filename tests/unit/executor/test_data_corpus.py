@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -17,6 +18,10 @@ from infinipipe_executor.data import token_cache
 from infinipipe_executor.data.batch import IGNORE_TARGET
 from infinipipe_executor.data.corpus import Corpus, open_corpus
 from infinipipe_executor.data.documents import SHOWN_SKIPS, SkippedDocuments, read_documents
+from infinipipe_executor.data.megatron import MegatronSource
+from infinipipe_executor.data.prepare import write_tokens
+from infinipipe_executor.data.row_formats import TextRows
+from infinipipe_executor.data.sources import find_source
 from infinipipe_executor.data.tokenizer import read_tokenizer, train_tokenizer
 from infinipipe_executor.errors import DataError
 
@@ -39,6 +44,16 @@ def data_config(tmp_path: Path, corpus: Path, **changes: object) -> DataConfig:
         "sequences_per_batch": 2,
     }
     return DataConfig.model_validate(values | changes)
+
+
+def read_texts(corpus: Path, skipped: SkippedDocuments) -> list[tuple[str, int, object]]:
+    """Read documents of texts as (file, line, text)."""
+    source = find_source(corpus, None, ())
+    assert not isinstance(source, MegatronSource)
+    return [
+        (source.files[file_index], number, content)
+        for file_index, number, content in read_documents(source, TextRows(), skipped)
+    ]
 
 
 def decode(tmp_path: Path, corpus: Corpus) -> list[str]:
@@ -105,9 +120,9 @@ def test_jsonl_lines_without_text_are_skipped_with_file_and_line(
     skipped = SkippedDocuments()
 
     with caplog.at_level(logging.INFO):
-        documents = list(read_documents(path, "*.py", (), skipped))
+        documents = read_texts(path, skipped)
 
-    assert documents == [("corpus.jsonl:2", "alpha"), ("corpus.jsonl:9", "delta\r\nepsilon")]
+    assert documents == [("corpus.jsonl", 2, "alpha"), ("corpus.jsonl", 9, "delta\r\nepsilon")]
     assert skipped.count_by_reason == {
         "empty": 1,
         '"text" is null': 1,
@@ -151,9 +166,9 @@ def test_a_file_whose_name_is_not_valid_unicode_is_read_like_any_other(tmp_path:
     (tree / os.fsdecode(b"th\xe9.py")).write_text("")
     skipped = SkippedDocuments()
 
-    documents = list(read_documents(tree, "*.py", (), skipped))
+    documents = read_texts(tree, skipped)
 
-    assert documents == [("0.py", TEXTS[0]), ("caf\\xe9.py", TEXTS[1])]
+    assert documents == [("0.py", 0, TEXTS[0]), (os.fsdecode(b"caf\xe9.py"), 0, TEXTS[1])]
     assert len(open_corpus(data_config(tmp_path, tree), vocab=300)) == 2
 
 
@@ -168,7 +183,7 @@ def test_a_corpus_that_cannot_be_opened_is_said_in_one_sentence(
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"corpus\.jsonl cannot be read: Permission denied \(\[data\] corpus\)"):
-        list(read_documents(path, "*.py", (), SkippedDocuments()))
+        read_texts(path, SkippedDocuments())
 
 
 def settle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +199,7 @@ def test_tokens_are_found_again_without_a_look_into_the_texts_and_without_a_lock
     settle(monkeypatch)
     first = open_corpus(config, vocab=300)
 
-    monkeypatch.setattr(token_cache, "read_documents", lambda *_: pytest.fail("the corpus was read"))
+    monkeypatch.setattr(token_cache, "_file_digest", lambda *_: pytest.fail("the corpus was read"))
     with (tmp_path / "cache" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # would be waited for
         again = open_corpus(config, vocab=300)
@@ -206,11 +221,11 @@ def test_a_changed_corpus_is_read_again(tmp_path: Path, monkeypatch: pytest.Monk
         os.utime(tree / "1.py", ns=(before.st_atime_ns, before.st_mtime_ns))
     elif change == "new file":
         (tree / "3.py").write_text("z = 3\n")
-    read = Mock(wraps=read_documents)
-    monkeypatch.setattr(token_cache, "read_documents", read)
+    write = Mock(wraps=write_tokens)
+    monkeypatch.setattr(token_cache, "write_tokens", write)
     open_corpus(data_config(tmp_path, tree), vocab=290 if change == "vocabulary" else 300)
 
-    assert read.call_count == 1
+    assert write.call_count == 1
 
 
 def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +234,22 @@ def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path, monkeypa
     open_corpus(config, vocab=300)
 
     assert not list((tmp_path / "cache").glob("note-*"))
+
+
+def test_a_corpus_that_changes_while_it_is_read_leaves_no_tokens_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = write_tree(tmp_path / "t", TEXTS)
+
+    def write_beside_another(*arguments: Any) -> None:
+        (tree / "1.py").write_text("another = 1\n")
+        write_tokens(*arguments)
+
+    monkeypatch.setattr(token_cache, "write_tokens", write_beside_another)
+    with pytest.raises(DataError, match=r"/t changed while it was read; start again \(\[data\] corpus\)"):
+        open_corpus(data_config(tmp_path, tree), vocab=300)
+
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
 
 
 def test_a_damaged_cache_says_what_to_delete(tmp_path: Path) -> None:
@@ -265,7 +296,7 @@ def test_the_tokens_are_made_once_and_again_only_when_the_texts_or_the_vocabular
 
     open_corpus(config, vocab=300)
     first = folders()
-    (made,) = (tmp_path / "cache" / name / "token_ids.npy" for name in first)
+    (made,) = (tmp_path / "cache" / name / "token_ids.bin" for name in first)
     made_ns = made.stat().st_mtime_ns
     open_corpus(config, vocab=300)
     assert folders() == first
@@ -304,7 +335,7 @@ def test_a_vocabulary_too_small_for_bytes_is_refused(tmp_path: Path) -> None:
 def test_an_empty_corpus_says_where_it_looked_and_what_it_skipped(tmp_path: Path) -> None:
     config = data_config(tmp_path, write_tree(tmp_path / "t", ["", " "]))
 
-    with pytest.raises(DataError, match=r"corpus is empty: .*'\*\.py' in .*/t \(skipped: 2 empty\)"):
+    with pytest.raises(DataError, match=r"corpus is empty: .*known kind in .*/t \(skipped: 2 empty\)"):
         open_corpus(config, vocab=300)
 
 

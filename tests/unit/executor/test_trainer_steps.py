@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from infinipipe_executor.agreement import difference
-from support_e2e.trainer_ranks import disagree, train, train_until_it_diverges, train_without_targets
+from support_e2e.runs import TINY
+from support_e2e.trainer_ranks import (
+    disagree,
+    train,
+    train_last_of_epoch,
+    train_until_it_diverges,
+    train_without_targets,
+)
+from support_executor.corpora import write_jsonl, write_tokenizer
 from support_executor.groups import GroupPool
+from support_executor.reference import reference_step
 
 pytestmark = pytest.mark.distributed
 
@@ -56,6 +65,22 @@ def test_a_batch_without_any_target_changes_nothing_but_the_step(groups: GroupPo
         "step 1 of 4"
     ]
     assert asked == [("submit", 0), ("fetch", 0), ("submit", 1), ("fetch", 1), ("report", 1)]
+
+
+def test_the_last_batch_of_an_epoch_of_prompts_is_planned_and_trained_like_any_other(
+    groups: GroupPool, tmp_path: Path
+) -> None:
+    rows = [{"prompt": "why " * (index + 1), "completion": "because " * (10 - index)} for index in range(10)]
+    write_jsonl(tmp_path / "prompts.jsonl", [*rows, {"prompt": "a whole context " * 20, "completion": "cut off"}])
+    write_tokenizer(tmp_path / "tokenizer")
+    data = {"corpus": "prompts.jsonl", "tokenizer": "tokenizer/tokenizer.json"}
+
+    ((batches, loss),) = groups.run(1, train_last_of_epoch, tmp_path, data)
+
+    assert [len(batch.sequences) for batch in batches] == [6, 4]  # the one without a target is in none
+    target_count = sum(len(row["completion"]) + 1 for row in rows)  # bytes, and the end token
+    assert sum(batch.target_token_count for batch in batches) == target_count
+    assert loss == pytest.approx(reference_step(TINY, 3, batches[1]).loss, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -220,3 +221,25 @@ def test_a_missing_part_is_named_with_what_installs_it(capsys: pytest.CaptureFix
 def test_a_missing_module_of_our_own_is_not_blamed_on_the_installation() -> None:
     with pytest.raises(ModuleNotFoundError), planner_extra():
         raise ModuleNotFoundError("No module named 'infinipipe_planner.gone'", name="infinipipe_planner.gone")
+
+
+def test_delete_makes_the_planner_forget_a_job(app: typer.Typer, service: BackgroundService) -> None:
+    assert run(app, service, "delete", "train").exit_code == 0
+
+    again = run(app, service, "delete", "train")
+
+    assert (again.exit_code, again.stderr) == (1, "error: there is no job 'train'\n")
+
+
+def test_commands_that_ask_a_planner_take_its_address_and_access_from_variables(
+    app: typer.Typer, service: BackgroundService, tmp_path: Path
+) -> None:
+    missing = tmp_path / "ca.pem"
+    variables = {"INFINIPIPE_PLANNER": service.address, "INFINIPIPE_TLS_CA": str(missing)}
+
+    for command in (("jobs",), ("plans", "train"), ("show", "train", "0"), ("watch", "train"), ("delete", "train")):
+        result = CliRunner().invoke(app, list(command), env=variables)
+        assert (result.exit_code, result.stderr) == (
+            2,
+            f"error: --tls-ca {missing}: cannot be read: No such file or directory\n",
+        )
