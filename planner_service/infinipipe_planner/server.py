@@ -314,4 +314,5 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", int(SERVER_PING_INTERVAL_S * 1000)),
         ("grpc.keepalive_timeout_ms", int(SERVER_PING_TIMEOUT_S * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(SERVER_PING_TIMEOUT_S * 1000)),
     ]
