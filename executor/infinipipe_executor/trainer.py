@@ -14,6 +14,7 @@ import torch.distributed as dist
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_executor.agreement import check_agreement
 from infinipipe_executor.config import RunConfig
+from infinipipe_executor.cuda_memory import describe_memory
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import Corpus
 from infinipipe_executor.data.sampler import BatchSampler
@@ -129,6 +130,8 @@ class Trainer:
                 plan_wait_s=wait_s,
             )
             logger.info("%s", step_line(step, self._config.job.steps, plan, measured))
+            if self._mesh.device.type == "cuda":
+                logger.info("%s", describe_memory(self._mesh.device))
         self._planning.report(step, self._report(result, busy_s, wait_s))
 
     def _report(self, result: StepResult, busy_s: float, wait_s: float) -> RankReport:
