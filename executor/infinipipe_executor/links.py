@@ -81,6 +81,15 @@ def _link(small_s: float, large_s: float) -> LinkCost:
     return LinkCost(bandwidth, max(0.0, small_s - SMALL_MESSAGE_BYTES / bandwidth))
 
 
+def mean_of_stages(seconds: Sequence[float], mesh: Mesh) -> list[float]:
+    """Maximum over the ranks of a stage, mean over the stages of all replicas, element by element."""
+    mean = torch.tensor(seconds, dtype=torch.float64, device=mesh.device)
+    with peers_watched(mesh.rank, "the measurement of the profile"):
+        dist.all_reduce(mean, dist.ReduceOp.MAX, group=mesh.sp_group)
+        dist.all_reduce(mean)
+    return [float(value) / dist.get_world_size() for value in mean]
+
+
 def slowest(seconds: Sequence[float], mesh: Mesh) -> list[float]:
     """Maximum over all ranks, element by element."""
     slowest = torch.tensor(seconds, dtype=torch.float64, device=mesh.device)

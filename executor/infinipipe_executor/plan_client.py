@@ -1,6 +1,8 @@
 """The executor's side of the planning service: hand in lengths, take plans, report what was measured.
 
-A planner that is away, or whose queue is full, is asked again with growing pauses until the time of the call is up.
+A planner that is away, or whose queue is full, is asked again with growing pauses until the time of the call is up. TLS
+that fails before the planner ever answered is a mistake of the set-up and ends the call at once; later, certificates
+may just be replaced, and it is waited for, too.
 
 Synchronous, for use by one thread of a process. The channel is opened by the first call and belongs to the process that
 opened it, so a data-loading worker that is forked later never touches it.
@@ -8,6 +10,7 @@ opened it, so a data-loading worker that is forked later never touches it.
     ExecutorError
       PlannerUnavailableError       nobody answers at the address, or not in time
       PlannerRefusedError           the planner answered no; its sentence is the message
+        TokenRefusedError           to the token, or to having none
         JobRefusedError             to the job
         BatchRefusedError           to the lengths of a batch
         PlanFailedError             it could not plan the batch
@@ -23,12 +26,14 @@ import grpc
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
+from infinipipe_contract.access import ClientAccess
 from infinipipe_contract.codec import ACTION_KIND_TO_PROTO, plan_from_proto, profile_to_proto
 from infinipipe_contract.plan import ActionKind, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.validate import check_identity
 from infinipipe_executor.call_waiting import Waiting, wait_for_result
 from infinipipe_executor.errors import ConfigError, ExecutorError
+from infinipipe_executor.planner_access import NO_ACCESS, explain_handshake, open_channel
 
 DEFAULT_CALL_TIMEOUT_S = 30.0
 """Seconds for calls that the planner answers at once; long enough for one that is just starting."""
@@ -62,6 +67,10 @@ class PlannerUnavailableError(ExecutorError):
 
 class PlannerRefusedError(ExecutorError):
     """The planner refused a request; the message is its sentence."""
+
+
+class TokenRefusedError(PlannerRefusedError):
+    """The planner does not know the token, or wants one; the message names the setting."""
 
 
 class JobRefusedError(PlannerRefusedError):
@@ -101,6 +110,7 @@ class RankReport:
         loss: Loss of the step as the whole job sees it; None when not known.
         actions: One entry an action, in the order they ran; none for a replica without a chunk.
         replica_index: Its replica of the pipeline, from 0.
+        first_start_s: Seconds from the common start of the step to the first action; None when not known.
     """
 
     rank: int
@@ -112,6 +122,7 @@ class RankReport:
     loss: float | None = None
     actions: Sequence[ActionMeasurement] = ()
     replica_index: int = 0
+    first_start_s: float | None = None
 
 
 class PlanClient:
@@ -122,17 +133,22 @@ class PlanClient:
     Args:
         address: HOST:PORT of the planner.
         call_timeout_s: Seconds for calls that the planner answers at once.
+        access: Certificates and token; by default none.
 
     Raises:
         ConfigError: If the address is not of that form.
     """
 
-    def __init__(self, address: str, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> None:
+    def __init__(
+        self, address: str, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S, access: ClientAccess = NO_ACCESS
+    ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise ConfigError(f"planner address {address!r} is not HOST:PORT, for example 127.0.0.1:50051")
         self.address = address
         self._call_timeout_s = call_timeout_s
+        self._access = access
+        self._was_answered = False
         self._channels: dict[int, grpc.Channel] = {}
         self._job = ""
         self._generation = 0
@@ -239,8 +255,13 @@ class PlanClient:
         check_identity(plan, self._job, self._generation, step)
         return plan
 
-    def report_step(self, step: int, report: RankReport) -> None:
+    def report_step(self, step: int, report: RankReport, *, on_wait: Callable[[float], None] | None = None) -> None:
         """Hand in what this rank measured.
+
+        Args:
+            step: Training step, from 0.
+            report: What was measured.
+            on_wait: Called every few seconds of waiting with the seconds waited so far.
 
         Raises:
             PlannerUnavailableError: If no planner answers in time.
@@ -255,6 +276,7 @@ class PlanClient:
             plan_wait_s=report.plan_wait_s,
             peak_bytes=report.peak_bytes,
             loss=report.loss,
+            first_start_s=report.first_start_s,
             actions=[
                 pb.ActionMeasurement(
                     pipeline_index=action.pipeline_index,
@@ -267,7 +289,7 @@ class PlanClient:
             ],
         )
         request = pb.ReportStepRequest(job=self._job, generation=self._generation, step=step, report=message)
-        self._call("ReportStep", request, self._call_timeout_s, PlannerRefusedError)
+        self._call("ReportStep", request, self._call_timeout_s, PlannerRefusedError, on_wait)
 
     def close(self) -> None:
         """Close this process's channel; the next call opens another one."""
@@ -287,7 +309,7 @@ class PlanClient:
         """Return this process's channel; a parent's one stays referenced, for even closing it would use its threads."""
         pid = os.getpid()
         if pid not in self._channels:
-            self._channels[pid] = grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+            self._channels[pid] = open_channel(self.address, self._access, CHANNEL_OPTIONS)
         return self._channels[pid]
 
     def _call(
@@ -306,12 +328,20 @@ class PlanClient:
             stub = planner_service_pb2_grpc.PlannerServiceStub(self._channel())  # type: ignore[no-untyped-call]  # generated
             left_s = waiting.left_s
             try:
-                return wait_for_result(getattr(stub, method).future(request, timeout=left_s), waiting)
+                call = getattr(stub, method).future(request, timeout=left_s, metadata=self._access.metadata)
+                response = wait_for_result(call, waiting)
+                self._was_answered = True
+                return response
             except grpc.RpcError as error:
                 code, sentence = error.code(), error.details() or ""
                 asked_pause_s = _asked_pause_s(error)
+            if code is grpc.StatusCode.UNAUTHENTICATED:
+                raise TokenRefusedError(self._access.explain_refusal(self.address))
             if code is grpc.StatusCode.UNAVAILABLE:
-                trouble = (
+                reason = explain_handshake(self.address, self._access, waiting.left_s)
+                if reason and not self._was_answered:
+                    raise PlannerUnavailableError(reason)
+                trouble = reason or (
                     f"no planner at {self.address} after {timeout_s:g} s: "
                     f"is `infinipipe serve` running there? ({sentence})"
                 )

@@ -1,14 +1,15 @@
 """Profiler: the numbers of the cost model, measured on this machine before the job starts.
 
 All ranks run probe plans through their own stages with the ordinary runner, so that what is measured is what training
-does: messages, sharding and neighbours on the same cores included. Eq. 1 is fitted to the slowest rank's passes. Entry
-point: ``measure_profile``.
+does: messages, sharding and neighbours on the same cores included. The head is measured apart, and Eq. 1 is fitted to
+the layers alone: to the slowest rank of every stage, mean over the stages. Entry point: ``measure_profile``.
 """
 
 import logging
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -18,7 +19,6 @@ from infinipipe_contract.plan import (
     Action,
     ActionKind,
     Chunk,
-    ChunkId,
     Estimate,
     ExecutionPlan,
     Pipeline,
@@ -27,12 +27,13 @@ from infinipipe_contract.plan import (
     SolveReport,
     plan_digest,
 )
-from infinipipe_contract.profile import Cluster, ComputeCost, MemoryCost, ModelShape, Profile, check_profile
+from infinipipe_contract.profile import Cluster, ComputeCost, HeadCost, MemoryCost, ModelShape, Profile, check_profile
 from infinipipe_contract.stages import divide_layers
 from infinipipe_executor.config import ClusterConfig
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.fit import Fit, PassSample, fit_compute_cost
-from infinipipe_executor.links import measure_all2all, measure_p2p, slowest
+from infinipipe_executor.head_timer import HeadTimer
+from infinipipe_executor.links import mean_of_stages, measure_all2all, measure_p2p, slowest
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.pipeline.runner import StepRunner
@@ -65,7 +66,14 @@ class MeasuredProfile:
 
 
 def measure_profile(
-    model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, runner: StepRunner, context_tokens: int, dtype_bytes: int
+    model: ModelConfig,
+    cluster: ClusterConfig,
+    mesh: Mesh,
+    runner: StepRunner,
+    context_tokens: int,
+    dtype_bytes: int,
+    *,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> MeasuredProfile:
     """Measure this machine; a collective of all ranks that leaves gradients in the runner's stage.
 
@@ -76,18 +84,22 @@ def measure_profile(
         runner: Runs the probes.
         context_tokens: Longest sequence of the job; probes are as long, if half of the memory holds them.
         dtype_bytes: Bytes of one activation element.
+        stage_layers: Layers of every stage, as the runner's stage has them; None divides them evenly.
 
     Raises:
         PeerLostError: If another rank is gone.
     """
-    base = _base_profile(model, cluster, mesh, dtype_bytes)
+    stage_layers = stage_layers or divide_layers(model.layers, mesh.pp_size)
+    base = _base_profile(model, cluster, mesh, dtype_bytes, stage_layers)
     probe_tokens = min(context_tokens, max(_MIN_PROBE_TOKENS, _fitting_tokens(base) // 2))
     probes = probe_chunks(probe_tokens)
-    forward_s, backward_s = _time_probes(probes, model, mesh, runner)
+    times = _time_probes(probes, base, mesh, runner)
     chunks = [chunk for probe in probes for chunk in probe]
-    forward, backward = (_fit(chunks, seconds, base) for seconds in (forward_s, backward_s))
+    forward, backward = (_fit(chunks, seconds, base) for seconds in (times.forward_s, times.backward_s))
+    own_tokens = sum(chunk.token_count for chunk in chunks) / mesh.sp_size
     profile = replace(
         base,
+        head=HeadCost(times.head_forward_s / own_tokens, times.head_backward_s / own_tokens),
         forward=forward.cost,
         backward=backward.cost,
         comment=f"measured with probes of up to {probe_tokens} tokens",
@@ -141,14 +153,22 @@ def _sliced(sequence_index: int, tokens: int, count: int, beside: Slice | None =
     return chunks
 
 
-def _base_profile(model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_bytes: int) -> Profile:
+def _base_profile(
+    model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_bytes: int, stage_layers: tuple[int, ...]
+) -> Profile:
     """Everything but the compute cost."""
     dp_size, pp_size, sp_size = mesh.dp_size, mesh.pp_size, mesh.sp_size
     layout = f"pp{pp_size}-sp{sp_size}" if dp_size == 1 else f"dp{dp_size}-pp{pp_size}-sp{sp_size}"
     return Profile(
         name=f"measured-{cluster.device}-{layout}",
         model=ModelShape(
-            model.layers, model.hidden, held_kv_dim(model.shape, sp_size), model.ffn, model.vocab, dtype_bytes
+            model.layers,
+            model.hidden,
+            held_kv_dim(model.shape, sp_size),
+            model.ffn,
+            model.vocab,
+            dtype_bytes,
+            None if model.query_dim == model.hidden else model.query_dim,
         ),
         cluster=Cluster(pp_size, sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio, dp_size),
         forward=ComputeCost(0.0, 0.0, 0.0),
@@ -160,10 +180,18 @@ def _base_profile(model: ModelConfig, cluster: ClusterConfig, mesh: Mesh, dtype_
             token_bytes=token_bytes(model.shape, dtype_bytes, sp_size),
             logits_bytes=logits_bytes(model.shape, dtype_bytes),
             model_state_bytes=tuple(
-                model_state_bytes(model.shape, pp_size, sp_size, p, shards_gradients=cluster.shards_gradients)
+                model_state_bytes(
+                    model.shape,
+                    pp_size,
+                    sp_size,
+                    p,
+                    shards_gradients=cluster.shards_gradients,
+                    stage_layers=stage_layers,
+                )
                 for p in range(pp_size)
             ),
         ),
+        layer_division=stage_layers,
     )
 
 
@@ -176,27 +204,37 @@ def _fitting_tokens(base: Profile) -> int:
     )
 
 
-def _time_probes(
-    probes: list[list[Chunk]], model: ModelConfig, mesh: Mesh, runner: StepRunner
-) -> tuple[list[float], list[float]]:
-    """Run every probe and return seconds per chunk, forward and backward, of the slowest rank."""
+class _ProbeTimes(NamedTuple):
+    """Seconds of the layers of a stage with its even share, by chunk; seconds of the head over all chunks."""
+
+    forward_s: list[float]
+    backward_s: list[float]
+    head_forward_s: float
+    head_backward_s: float
+
+
+def _time_probes(probes: list[list[Chunk]], base: Profile, mesh: Mesh, runner: StepRunner) -> _ProbeTimes:
+    """Run every probe, layers and head apart."""
     # The cost model is of a stage with its even share of the layers.
-    share = divide_layers(model.layers, mesh.pp_size)[mesh.pp_rank] * mesh.pp_size / model.layers
-    medians: list[float] = []
+    share = CostModel(base).stage_shares[mesh.pp_rank]
+    layers_s: list[float] = []
+    heads_s: list[float] = []
     for number, chunks in enumerate(probes, start=1):
         logger.info("measuring this machine: probe %d of %d", number, len(probes))
-        plan, batch = _probe_plan(chunks, mesh), _probe_batch(chunks, model.vocab)
-        runs: list[dict[tuple[ActionKind, ChunkId], float]] = []
+        plan, batch = _probe_plan(chunks, mesh), _probe_batch(chunks, base.model.vocab)
+        runs: list[dict[tuple[ActionKind, int], tuple[float, float]]] = []
         for _ in range(REPEATS + 1):
-            spans = runner.run(plan, batch).spans
-            runs.append({(span.kind, span.chunk_id): span.end_s - span.start_s for span in spans})
-        medians += [
-            statistics.median(run[kind, ChunkId(mesh.dp_rank, index)] for run in runs[1:]) / share
-            for index in range(len(chunks))
-            for kind in ActionKind
-        ]
-    seconds = slowest(medians, mesh)
-    return seconds[0::2], seconds[1::2]
+            with HeadTimer(runner.stage, mesh.device) as head:
+                spans = runner.run(plan, batch).spans
+            seconds = {(span.kind, span.chunk_id.chunk_index): span.end_s - span.start_s for span in spans}
+            runs.append({key: (passed_s, head.seconds(*key)) for key, passed_s in seconds.items()})
+        for index in range(len(chunks)):
+            for kind in ActionKind:
+                of_pass = [run[kind, index] for run in runs[1:]]
+                layers_s.append(statistics.median(passed_s - head_s for passed_s, head_s in of_pass) / share)
+                heads_s.append(statistics.median(head_s for _, head_s in of_pass))
+    layers_s, heads_s = mean_of_stages(layers_s, mesh), slowest(heads_s, mesh)
+    return _ProbeTimes(layers_s[0::2], layers_s[1::2], sum(heads_s[0::2]), sum(heads_s[1::2]))
 
 
 def _probe_plan(chunks: list[Chunk], mesh: Mesh) -> ExecutionPlan:

@@ -1,7 +1,7 @@
 """How the planning service is set up: address, solvers, limits."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from infinipipe_planner.errors import PlannerError
@@ -28,9 +28,30 @@ MAX_BATCHES = 512
 MAX_BATCHES_PER_JOB = 32
 """Batches of one job that may wait for the solvers; a job that trains has two at a time."""
 
+MAX_JOBS = 1_000
+"""Jobs of one owner that are kept: a job stays until it is deleted."""
+
+MAX_WAITERS = 16_384
+"""Callers that may wait for plans: every rank of every job does."""
+
 
 class InvalidAddressError(PlannerError):
     """An address that cannot be read, or that this machine cannot listen on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Files of a service that speaks TLS, all in PEM form.
+
+    Attributes:
+        cert: The service's certificate, with those of the authorities between it and the one that clients know.
+        key: Its private key.
+        client_ca: Authorities of clients' certificates; None asks for none.
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +67,13 @@ class ServerConfig:
         max_batches_per_job: Batches of one job that may wait.
         min_ping_interval_s: Shortest keepalive interval that clients may use.
         grace_s: Seconds that calls in flight get to finish on shutdown.
+        tls: Certificates; None speaks plaintext.
+        tokens_file: File of names and tokens.
+        tokens_text: The same as a text, where there is no file; with neither, everybody is let in.
+        is_insecure: Let other machines in without TLS.
+        has_reflection: Describe the service to callers that ask for it; None does so without TLS only.
+        max_jobs: Jobs of one owner that are kept.
+        max_waiters: Callers that may wait for plans at the same time.
     """
 
     listen: str = DEFAULT_ADDRESS
@@ -56,6 +84,23 @@ class ServerConfig:
     max_batches_per_job: int = MAX_BATCHES_PER_JOB
     min_ping_interval_s: float = MIN_CLIENT_PING_INTERVAL_S
     grace_s: float = SHUTDOWN_GRACE_S
+    tls: TlsFiles | None = None
+    tokens_file: Path | None = None
+    tokens_text: str = field(default="", repr=False)
+    is_insecure: bool = False
+    has_reflection: bool | None = None
+    max_jobs: int = MAX_JOBS
+    max_waiters: int = MAX_WAITERS
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether callers must show a token."""
+        return self.tokens_file is not None or bool(self.tokens_text)
+
+    @property
+    def is_reflected(self) -> bool:
+        """Whether the service describes itself to callers."""
+        return self.tls is None if self.has_reflection is None else self.has_reflection
 
 
 def default_num_workers() -> int:

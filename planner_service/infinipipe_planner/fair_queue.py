@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from infinipipe_planner.errors import PlannerError
+from infinipipe_planner.job_records import JobId
 
 RETRY_PAUSE_S = 1.0
 """What clients of a full queue are told to wait: about the time of a few solves."""
@@ -21,7 +22,7 @@ class QueueFullError(PlannerError):
 class Ticket:
     """A batch's place in the queue; ``turn`` is set once it may be solved."""
 
-    job: str
+    job: JobId
     turn: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -39,9 +40,9 @@ class FairQueue:
         self._max_batches = max_batches
         self._max_batches_per_job = max_batches_per_job
         self._running: list[Ticket] = []
-        self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()  # the job whose turn is next stands first
+        self._waiting: OrderedDict[JobId, deque[Ticket]] = OrderedDict()  # the job whose turn is next stands first
 
-    def require_room(self, job: str) -> None:
+    def require_room(self, job: JobId) -> None:
         """Refuse a job's batch when the queue is full.
 
         Raises:
@@ -51,7 +52,7 @@ class FairQueue:
         mine = len(self._waiting.get(job, ())) + sum(ticket.job == job for ticket in self._running)
         if mine >= self._max_batches_per_job:
             raise QueueFullError(
-                f"{mine} batches of {f'job {job!r}' if job else 'callers without a job'} are unsolved, "
+                f"{mine} batches of {f'job {job.name!r}' if job.name else 'callers without a job'} are unsolved, "
                 f"at most {self._max_batches_per_job} may be; try again in {RETRY_PAUSE_S:g} s"
             )
         if waiting_count + len(self._running) >= self._max_batches:
@@ -60,7 +61,7 @@ class FairQueue:
                 f"may be; try again in {RETRY_PAUSE_S:g} s"
             )
 
-    def enter(self, job: str) -> Ticket:
+    def enter(self, job: JobId) -> Ticket:
         """Take a place at the end of a job's line; ``leave`` gives it back."""
         ticket = Ticket(job)
         self._waiting.setdefault(job, deque()).append(ticket)

@@ -1,10 +1,21 @@
 """What the job store takes and hands out."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from infinipipe_contract.plan import SolveOutcome
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.options import PlanOptions
+
+
+class JobId(NamedTuple):
+    """Whose job it is and how they call it: names of different owners do not meet."""
+
+    owner: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.name}" if self.owner else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +123,7 @@ class StoredJob:
 
     Attributes:
         serial: Tells apart two jobs that had the same name one after the other.
-        name: Unique name.
+        id: Its owner and its name.
         spec: What the newest generation trains with.
         generation: Newest generation, from 1.
         created_unix_s: When the job was created, in seconds since the epoch; shown, never reckoned with.
@@ -122,7 +133,7 @@ class StoredJob:
     """
 
     serial: int
-    name: str
+    id: JobId
     spec: JobSpec
     generation: int
     created_unix_s: float

@@ -5,6 +5,7 @@ are kept encoded.
 
     JobStoreError                     anything below
       JobNotFoundError                no job of that name
+      TooManyJobsError                the owner has as many jobs as are kept
       GenerationError                 the caller's generation is not the newest
       BatchChangedError               a step was submitted again with another batch
       StepForgottenError              the step is older than the steps that are kept
@@ -21,10 +22,12 @@ from typing import Any
 
 from infinipipe_contract.codec import profile_from_json, profile_to_json
 from infinipipe_contract.plan import SolveOutcome
+from infinipipe_planner.config import MAX_JOBS
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
+    JobId,
     JobSpec,
     PlanFigures,
     PlannedStep,
@@ -52,6 +55,10 @@ class JobNotFoundError(JobStoreError):
     """There is no job of that name."""
 
 
+class TooManyJobsError(JobStoreError):
+    """The owner has as many jobs as are kept."""
+
+
 class GenerationError(JobStoreError):
     """The caller's generation is not the job's newest one."""
 
@@ -68,6 +75,9 @@ class StepNotPlannedError(JobStoreError):
     """A report came for a step that has no plan."""
 
 
+_JOB = """serial, owner, name, spec, generation, created_unix_s, submitted_step_count, planned_step_count,
+  forgotten_through"""
+
 _STEP = """
 SELECT steps.step, digest, sequence_count, token_count, status_name, sentence,
   chunk_count, pipeline_count, slice_count, makespan_s, bubble_ratio, solve_s, outcome,
@@ -79,96 +89,107 @@ _STEP_ID = "(SELECT id FROM steps WHERE job_serial = ? AND step = ?)"
 
 
 class JobStore:
-    """Jobs by name.
+    """Jobs by owner and name.
 
     Args:
         path: SQLite file; by default nothing outlives the store.
+        max_jobs: Jobs of one owner that are kept.
 
     Raises:
         StoreError: If the file cannot be opened. Every method raises it when the file cannot be read or written.
     """
 
-    def __init__(self, path: str = MEMORY) -> None:
+    def __init__(self, path: str = MEMORY, max_jobs: int = MAX_JOBS) -> None:
         self._file = StoreFile(path)
+        self._max_jobs = max_jobs
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
         self._file.close()
 
-    def open_generation(self, name: str, spec: JobSpec, created_unix_s: float) -> StoredJob:
-        """Create the job, or open its next generation, which starts without steps."""
-        with self._file.writing() as connection:
-            connection.execute("DELETE FROM steps WHERE job_serial = (SELECT serial FROM jobs WHERE name = ?)", (name,))
-            connection.execute(
-                """INSERT INTO jobs (name, spec, generation, created_unix_s) VALUES (?, ?, 1, ?)
-                ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, generation = generation + 1,
-                submitted_step_count = 0, planned_step_count = 0, forgotten_through = -1""",
-                (name, _write_spec(spec), created_unix_s),
-            )
-        return self.find_job(name)
+    def open_generation(self, job_id: JobId, spec: JobSpec, created_unix_s: float) -> StoredJob:
+        """Create the job, or open its next generation, which starts without steps.
 
-    def find_job(self, name: str) -> StoredJob:
+        Raises:
+            TooManyJobsError: If it is new and its owner has as many as are kept.
+        """
+        with self._file.writing() as connection:
+            deleted = "DELETE FROM steps WHERE job_serial = (SELECT serial FROM jobs WHERE owner = ? AND name = ?)"
+            connection.execute(deleted, job_id)
+            connection.execute(
+                """INSERT INTO jobs (owner, name, spec, generation, created_unix_s) VALUES (?, ?, ?, 1, ?)
+                ON CONFLICT (owner, name) DO UPDATE SET spec = excluded.spec, generation = generation + 1,
+                submitted_step_count = 0, planned_step_count = 0, forgotten_through = -1""",
+                (*job_id, _write_spec(spec), created_unix_s),
+            )
+            self._require_room(connection, job_id.owner)
+        return self.find_job(job_id)
+
+    def find_job(self, job_id: JobId) -> StoredJob:
         """Return the job.
 
         Raises:
-            JobNotFoundError: If there is none of that name.
+            JobNotFoundError: If its owner has none of that name.
         """
-        rows = self._file.read("SELECT * FROM jobs WHERE name = ?", (name,))
+        rows = self._file.read(f"SELECT {_JOB} FROM jobs WHERE owner = ? AND name = ?", job_id)
         if not rows:
-            raise JobNotFoundError(f"there is no job {name!r}")
+            raise JobNotFoundError(f"there is no job {job_id.name!r}")
         return _read_job(rows[0])
 
-    def list_jobs(self) -> list[StoredJob]:
-        """Return all jobs by name."""
-        return [_read_job(row) for row in self._file.read("SELECT * FROM jobs ORDER BY name")]
+    def list_jobs(self, owner: str) -> list[StoredJob]:
+        """Return all jobs of an owner by name."""
+        rows = self._file.read(f"SELECT {_JOB} FROM jobs WHERE owner = ? ORDER BY name", (owner,))
+        return [_read_job(row) for row in rows]
 
-    def list_steps(self, name: str) -> list[StoredStep]:
+    def list_steps(self, job_id: JobId) -> list[StoredStep]:
         """Return the kept steps of a job in their order.
 
         Raises:
             JobNotFoundError: If there is no such job.
         """
-        return [_read_step(row) for row in self._file.read(f"{_STEP} ORDER BY step", (self.find_job(name).serial,))]
+        return [_read_step(row) for row in self._file.read(f"{_STEP} ORDER BY step", (self.find_job(job_id).serial,))]
 
     def list_unfinished(self) -> list[UnfinishedStep]:
         """Return the steps of all jobs that wait for their plan, in the order of their submission."""
         rows = self._file.read(
-            """SELECT name, step, digest, lengths_tokens, target_token_count
+            """SELECT owner, name, step, digest, lengths_tokens, target_token_count
             FROM steps JOIN jobs ON serial = job_serial
             WHERE id NOT IN (SELECT step_id FROM plans) AND id NOT IN (SELECT step_id FROM failures) ORDER BY id"""
         )
         return [
-            UnfinishedStep(self.find_job(name), step, Batch(digest, tuple(array.array("q", lengths)), target_count))
-            for name, step, digest, lengths, target_count in rows
+            UnfinishedStep(
+                self.find_job(JobId(owner, name)), step, Batch(digest, tuple(array.array("q", lengths)), target_count)
+            )
+            for owner, name, step, digest, lengths, target_count in rows
         ]
 
-    def delete_job(self, name: str) -> None:
+    def delete_job(self, job_id: JobId) -> None:
         """Forget a job and all it holds.
 
         Raises:
             JobNotFoundError: If there is none of that name.
         """
-        serial = self.find_job(name).serial
+        serial = self.find_job(job_id).serial
         with self._file.writing() as connection:
             connection.execute("DELETE FROM jobs WHERE serial = ?", (serial,))
 
-    def find_generation(self, name: str, generation: int) -> StoredJob:
+    def find_generation(self, job_id: JobId, generation: int) -> StoredJob:
         """Return the job if the generation is its newest.
 
         Raises:
             JobNotFoundError: If there is no such job.
             GenerationError: If the generation is another one; the message names both.
         """
-        job = self.find_job(name)
+        job = self.find_job(job_id)
         if generation != job.generation:
             age = "old" if generation < job.generation else "unknown"
             raise GenerationError(
-                f"job {name!r}: generation {generation} is {age}, the newest is {job.generation}; "
+                f"job {job_id.name!r}: generation {generation} is {age}, the newest is {job.generation}; "
                 "a restarted executor opens a new generation"
             )
         return job
 
-    def find_step(self, name: str, generation: int, step: int) -> StoredStep | None:
+    def find_step(self, job_id: JobId, generation: int, step: int) -> StoredStep | None:
         """Return a step, or None when it was not submitted yet.
 
         Raises:
@@ -176,15 +197,15 @@ class JobStore:
             GenerationError: If the generation is not the newest.
             StepForgottenError: If the step is older than the kept ones.
         """
-        job = self.find_generation(name, generation)
+        job = self.find_generation(job_id, generation)
         if step <= job.forgotten_through:
             raise StepForgottenError(
-                f"job {name!r}: step {step} is no longer kept, only the newest {KEPT_STEPS} steps are"
+                f"job {job_id.name!r}: step {step} is no longer kept, only the newest {KEPT_STEPS} steps are"
             )
         rows = self._file.read(f"{_STEP} AND step = ?", (job.serial, step))
         return _read_step(rows[0]) if rows else None
 
-    def load_plan(self, name: str, generation: int, step: int) -> StoredPlan:
+    def load_plan(self, job_id: JobId, generation: int, step: int) -> StoredPlan:
         """Return the plan of a planned step, with the reports about it.
 
         Raises:
@@ -192,14 +213,14 @@ class JobStore:
             GenerationError: If the generation is not the newest.
             StepNotPlannedError: If the step has no plan.
         """
-        key = (self.find_generation(name, generation).serial, step)
+        key = (self.find_generation(job_id, generation).serial, step)
         plans = self._file.read(f"SELECT encoded_plan FROM plans WHERE step_id = {_STEP_ID}", key)
         if not plans:
-            raise StepNotPlannedError(f"job {name!r}, generation {generation}: step {step} has no plan")
+            raise StepNotPlannedError(f"job {job_id.name!r}, generation {generation}: step {step} has no plan")
         reports = self._file.read(f"SELECT encoded_report FROM reports WHERE step_id = {_STEP_ID} ORDER BY rank", key)
         return StoredPlan(plans[0][0], tuple(report for (report,) in reports))
 
-    def add_step(self, name: str, generation: int, step: int, batch: Batch) -> bool:
+    def add_step(self, job_id: JobId, generation: int, step: int, batch: Batch) -> bool:
         """Remember a submitted batch.
 
         Returns:
@@ -211,16 +232,16 @@ class JobStore:
             StepForgottenError: If the step is older than the kept ones.
             BatchChangedError: If the step was submitted with another batch.
         """
-        known = self.find_step(name, generation, step)
+        known = self.find_step(job_id, generation, step)
         count, tokens = len(batch.lengths_tokens), sum(batch.lengths_tokens)
         if known is not None:
             if known.digest != batch.digest:
                 raise BatchChangedError(
-                    f"job {name!r}, generation {generation}: step {step} was submitted with another batch "
+                    f"job {job_id.name!r}, generation {generation}: step {step} was submitted with another batch "
                     f"({known.sequence_count} sequences, {known.token_count} tokens; now {count} and {tokens})"
                 )
             return False
-        serial = self.find_job(name).serial
+        serial = self.find_job(job_id).serial
         lengths = array.array("q", batch.lengths_tokens).tobytes()
         with self._file.writing() as connection:
             connection.execute(
@@ -234,13 +255,13 @@ class JobStore:
             self._forget_old_steps(connection, serial)
         return True
 
-    def finish_step(self, name: str, generation: int, step: int, result: PlannedStep | FailedStep) -> None:
+    def finish_step(self, job_id: JobId, generation: int, step: int, result: PlannedStep | FailedStep) -> None:
         """Keep how planning a step ended; what was forgotten meanwhile stays forgotten."""
         with self._file.writing() as connection:
             row = connection.execute(
-                "SELECT id, serial FROM steps JOIN jobs ON serial = job_serial WHERE name = ? AND generation = ? "
-                "AND step = ?",
-                (name, generation, step),
+                "SELECT id, serial FROM steps JOIN jobs ON serial = job_serial WHERE owner = ? AND name = ? "
+                "AND generation = ? AND step = ?",
+                (*job_id, generation, step),
             ).fetchone()
             if row is None:
                 return
@@ -270,7 +291,7 @@ class JobStore:
             )
             self._forget_bytes(connection)
 
-    def add_report(self, name: str, generation: int, step: int, rank: int, report: StoredReport) -> None:
+    def add_report(self, job_id: JobId, generation: int, step: int, rank: int, report: StoredReport) -> None:
         """Keep what a rank measured; a second report of the same rank replaces the first.
 
         Raises:
@@ -279,15 +300,26 @@ class JobStore:
             StepForgottenError: If the step is older than the kept ones.
             StepNotPlannedError: If the step has no plan.
         """
-        stored = self.find_step(name, generation, step)
+        stored = self.find_step(job_id, generation, step)
         if stored is None or not isinstance(stored.result, PlanFigures):
-            raise StepNotPlannedError(f"job {name!r}, generation {generation}: step {step} has no plan to report about")
+            raise StepNotPlannedError(
+                f"job {job_id.name!r}, generation {generation}: step {step} has no plan to report about"
+            )
         with self._file.writing() as connection:
             connection.execute(
                 f"INSERT OR REPLACE INTO reports VALUES ({_STEP_ID}, ?, ?, ?)",
-                (self.find_job(name).serial, step, rank, report.step_s, report.encoded_report),
+                (self.find_job(job_id).serial, step, rank, report.step_s, report.encoded_report),
             )
             self._forget_bytes(connection)
+
+    def _require_room(self, connection: sqlite3.Connection, owner: str) -> None:
+        """Take a job back that is one too many."""
+        (count,) = connection.execute("SELECT count(*) FROM jobs WHERE owner = ?", (owner,)).fetchone()
+        if count > self._max_jobs:
+            raise TooManyJobsError(
+                f"{count - 1} jobs are kept, at most {self._max_jobs} may be (--max-jobs of the planner): "
+                "delete those that are over"
+            )
 
     def _forget_old_steps(self, connection: sqlite3.Connection, serial: int) -> None:
         """Keep the newest steps of a job only."""
@@ -331,8 +363,8 @@ def _read_spec(text: str) -> JobSpec:
 
 
 def _read_job(row: Any) -> StoredJob:  # noqa: ANN401  # a row of the database
-    serial, name, spec, *rest = row
-    return StoredJob(serial, name, _read_spec(spec), *rest)
+    serial, owner, name, spec, *rest = row
+    return StoredJob(serial, JobId(owner, name), _read_spec(spec), *rest)
 
 
 def _read_step(row: Any) -> StoredStep:  # noqa: ANN401  # a row of the database

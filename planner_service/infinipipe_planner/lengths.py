@@ -7,6 +7,9 @@ from infinipipe_planner.errors import InvalidLengthsError
 MAX_SEQUENCES = 131_072
 """Most sequences of one batch."""
 
+MAX_SEQUENCE_TOKENS = 2**31 - 1
+"""Longest sequence, whatever context a job asks for."""
+
 
 def check_lengths(
     lengths: Sequence[int], *, context_tokens: int | None = None, max_sequences: int = MAX_SEQUENCES
@@ -15,7 +18,7 @@ def check_lengths(
 
     Args:
         lengths: Tokens of every sequence.
-        context_tokens: Longest sequence allowed; None allows any.
+        context_tokens: Longest sequence allowed; None allows ``MAX_SEQUENCE_TOKENS``.
         max_sequences: Most sequences allowed.
 
     Raises:
@@ -31,4 +34,8 @@ def check_lengths(
         if context_tokens is not None and length > context_tokens:
             raise InvalidLengthsError(
                 f"sequence {index} has {length} tokens, the context allows {context_tokens} (context_tokens)"
+            )
+        if length > MAX_SEQUENCE_TOKENS:
+            raise InvalidLengthsError(
+                f"sequence {index} has {length} tokens, at most {MAX_SEQUENCE_TOKENS} are allowed"
             )

@@ -9,9 +9,15 @@ from collections.abc import Sequence
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from infinipipe.planner.v1 import plan_pb2, planner_service_pb2, profile_pb2
-from infinipipe_contract.codec import OUTCOME_TO_PROTO, plan_to_proto, profile_from_proto, profile_to_proto
+from infinipipe_contract.codec import (
+    ACTION_KIND_FROM_PROTO,
+    OUTCOME_TO_PROTO,
+    plan_to_proto,
+    profile_from_proto,
+    profile_to_proto,
+)
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
+from infinipipe_contract.profile import MAX_REPLICAS, MAX_STAGES, Profile
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -23,12 +29,18 @@ from infinipipe_planner.job_records import (
     StoredReport,
     StoredStep,
 )
+from infinipipe_planner.lengths import MAX_SEQUENCE_TOKENS
 from infinipipe_planner.options import PlanOptions, check_options
 from infinipipe_planner.status import InvalidRequestError
 
 JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 MAX_SHOWN_CHARACTERS = 40
 DEFAULT_OPTIONS = PlanOptions()
+
+MAX_RANKS = 1_048_576
+MAX_REPORTED_ACTIONS = 131_072
+MAX_REPORTED_FIGURE = 1e18
+"""Seconds and bytes of a report beyond which no machine is meant."""
 
 
 def read_job_name(name: str) -> str:
@@ -93,8 +105,10 @@ def read_job_spec(message: planner_service_pb2.JobSpec) -> JobSpec:
         InvalidProfileError: If the profile makes no sense.
         InvalidOptionsError: If an option makes no sense.
     """
-    if message.context_tokens < 1:
-        raise InvalidRequestError(f"context_tokens is {message.context_tokens}, it must be at least 1")
+    if not 1 <= message.context_tokens <= MAX_SEQUENCE_TOKENS:
+        raise InvalidRequestError(
+            f"context_tokens is {message.context_tokens}, it must be at least 1 and at most {MAX_SEQUENCE_TOKENS}"
+        )
     profile = read_profile(message.HasField("profile"), message.profile)
     return JobSpec(profile, read_options(message.options), message.context_tokens)
 
@@ -124,21 +138,47 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
     """Check and encode what a rank measured.
 
     Raises:
-        InvalidRequestError: If a figure is negative or not finite.
+        InvalidRequestError: If a figure is negative, not finite or beyond its limit, or an action makes no sense.
     """
-    figures = {
-        "rank": report.rank,
-        "stage_index": report.stage_index,
-        "replica_index": report.replica_index,
-        "step_s": report.step_s,
-        "busy_s": report.busy_s,
-        "plan_wait_s": report.plan_wait_s,
-        "peak_bytes": report.peak_bytes,
-    }
-    for name, value in figures.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise InvalidRequestError(f"report.{name} is {value}, it must be a finite number of at least 0")
+    for name, count, most in (
+        ("rank", report.rank, MAX_RANKS - 1),
+        ("stage_index", report.stage_index, MAX_STAGES - 1),
+        ("replica_index", report.replica_index, MAX_REPLICAS - 1),
+        ("actions", len(report.actions), MAX_REPORTED_ACTIONS),
+    ):
+        if not 0 <= count <= most:
+            raise InvalidRequestError(f"report.{name} is {count}, it must be at least 0 and at most {most}")
+    for name, figure in (
+        ("step_s", report.step_s),
+        ("busy_s", report.busy_s),
+        ("plan_wait_s", report.plan_wait_s),
+        ("peak_bytes", report.peak_bytes),
+        ("first_start_s", report.first_start_s),
+    ):
+        if not 0 <= figure <= MAX_REPORTED_FIGURE:  # not a number is not in the range, either
+            raise InvalidRequestError(
+                f"report.{name} is {figure}, it must be a finite number of at least 0 and at most "
+                f"{MAX_REPORTED_FIGURE:g}"
+            )
+    if not math.isfinite(report.loss):
+        raise InvalidRequestError(f"report.loss is {report.loss}, it must be a finite number or absent")
+    for index, action in enumerate(report.actions):
+        _check_action(f"report.actions[{index}]", action)
     return StoredReport(report.step_s, report.SerializeToString())
+
+
+def _check_action(path: str, action: planner_service_pb2.ActionMeasurement) -> None:
+    if action.kind not in ACTION_KIND_FROM_PROTO:
+        raise InvalidRequestError(f"{path}.kind is {action.kind}, it must be one of {sorted(ACTION_KIND_FROM_PROTO)}")
+    if action.pipeline_index < 0 or action.chunk_index < 0:
+        raise InvalidRequestError(
+            f"{path} is about chunk {action.chunk_index} of pipeline {action.pipeline_index}, both must be at least 0"
+        )
+    if not 0 <= action.start_s <= action.end_s <= MAX_REPORTED_FIGURE:
+        raise InvalidRequestError(
+            f"{path} lasts from {action.start_s} s to {action.end_s} s, it must last from 0 or later to that or later, "
+            f"at most {MAX_REPORTED_FIGURE:g}"
+        )
 
 
 def encode_plan(plan: ExecutionPlan) -> PlannedStep:
@@ -161,7 +201,7 @@ def write_job(job: StoredJob) -> planner_service_pb2.Job:
     created.FromNanoseconds(int(job.created_unix_s * 1e9))
     options = job.spec.options
     return planner_service_pb2.Job(
-        name=job.name,
+        name=job.id.name,
         spec=planner_service_pb2.JobSpec(
             profile=profile_to_proto(job.spec.profile),
             options=planner_service_pb2.PlanOptions(

@@ -18,6 +18,11 @@ DEFAULT_NODE_LIMIT = 20
 """Branch-and-bound nodes of one recompute problem. The root node does nearly all the work: 200 nodes take four times as
 long and gain less than 1 % of the objective."""
 
+MAX_SLICE_COUNT = 1_024
+MAX_NODE_LIMIT = 100_000
+MAX_BUDGET_S = 3_600.0
+"""What a caller may ask of the solvers at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
@@ -52,10 +57,13 @@ def check_options(options: PlanOptions) -> None:
     """
     if options.policy not in POLICIES:
         raise InvalidOptionsError(unknown("policy", options.policy, POLICIES))
-    for name, count in (("max_slice_count", options.max_slice_count), ("node_limit", options.node_limit)):
-        if count < 0:
-            raise InvalidOptionsError(f"{name} is {count}, it must be at least 0 (0 means the default)")
-    if not (math.isfinite(options.budget_s) and options.budget_s >= 0):
-        raise InvalidOptionsError(f"budget_s is {options.budget_s}, it must be a finite number of at least 0")
+    for name, count, most in (
+        ("max_slice_count", options.max_slice_count, MAX_SLICE_COUNT),
+        ("node_limit", options.node_limit, MAX_NODE_LIMIT),
+    ):
+        if not 0 <= count <= most:
+            raise InvalidOptionsError(f"{name} is {count}, it must be from 0 to {most} (0 means the default)")
+    if not 0 <= options.budget_s <= MAX_BUDGET_S:
+        raise InvalidOptionsError(f"budget_s is {options.budget_s}, it must be from 0 to {MAX_BUDGET_S:g}")
     if not (math.isfinite(options.gap_ratio) and 0 <= options.gap_ratio < 1):
         raise InvalidOptionsError(f"gap_ratio is {options.gap_ratio}, it must be in [0, 1) (0 means the default)")

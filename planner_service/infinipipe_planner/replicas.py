@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from infinipipe_contract.plan import Chunk, Pipeline
+from infinipipe_contract.plan import ActionKind, Chunk, Pipeline
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.cost_model.slice_work import SliceWork
 
@@ -33,7 +33,7 @@ def split_batch(lengths_tokens: Sequence[int], profile: Profile) -> list[list[in
     Returns:
         For every replica the indices of its sequences, ascending; none where there are fewer sequences than replicas.
     """
-    work = SliceWork(profile, (profile.forward, profile.backward))
+    work = SliceWork(profile, tuple(ActionKind))
     loads = [_Load() for _ in range(profile.cluster.dp_size)]
     # A heap: the replica with the least work first, of equals the first.
     queue = [(0.0, replica_index) for replica_index in range(len(loads))]

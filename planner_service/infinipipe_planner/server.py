@@ -18,15 +18,19 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from infinipipe.planner.v1 import planner_service_pb2, planner_service_pb2_grpc
+from infinipipe_planner.authentication import AuthenticationInterceptor
 from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, ServerConfig, parse_address
+from infinipipe_planner.credentials import check_exposure, load_credentials
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.fair_queue import FairQueue
+from infinipipe_planner.fallback_solver import FallbackSolver
 from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.servicer import PlannerServicer, Solver
 from infinipipe_planner.solver_pool import SolverPool
 from infinipipe_planner.status import StatusInterceptor
 from infinipipe_planner.store_file import MEMORY
+from infinipipe_planner.tokens import load_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,12 @@ class PlannerServer:
     _health: Any
     _store: JobStore
 
+    async def set_serving(self, is_serving: bool) -> None:
+        """Let health tell whether there is a solver; without one, plans are fallbacks."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in (SERVICE_NAME, health.OVERALL_HEALTH):
+            await self._health.set(name, status)
+
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those in flight finish for a while, answer the rest, close.
 
@@ -83,23 +93,29 @@ async def start_server(solver: Solver, config: ServerConfig) -> PlannerServer:
 
     Raises:
         InvalidAddressError: If the address cannot be listened on.
+        SecurityError: If certificates or tokens cannot be used.
         StoreError: If the store cannot be opened.
     """
     host, _ = parse_address(config.listen)
-    server = grpc.aio.server(interceptors=[StatusInterceptor()], options=_options(config))
-    store = JobStore(config.store)
+    credentials = None if config.tls is None else load_credentials(config.tls)
+    server = grpc.aio.server(interceptors=_interceptors(config), options=_options(config))
+    store = JobStore(config.store, config.max_jobs)
     # One batch more than solvers, so that the next is there before a solver runs dry.
     queue = FairQueue(config.num_workers + 1, config.max_batches, config.max_batches_per_job)
-    servicer = PlannerServicer(solver, store, queue)
+    servicer = PlannerServicer(solver, store, queue, config.max_waiters)
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # not in the stubs
     planner_service_pb2_grpc.add_PlannerServiceServicer_to_server(  # type: ignore[no-untyped-call]  # generated
         servicer, server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if config.is_reflected:
+        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     await health_servicer.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
     try:
-        port = server.add_insecure_port(config.listen)
+        if credentials is None:
+            port = server.add_insecure_port(config.listen)
+        else:
+            port = server.add_secure_port(config.listen, credentials)
     except RuntimeError as error:
         store.close()
         raise InvalidAddressError(f"cannot listen on {config.listen}: {error}") from None
@@ -120,11 +136,19 @@ def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
 
     Raises:
         InvalidAddressError: If the address cannot be listened on.
+        SecurityError: If certificates or tokens cannot be used, or other machines would be let in without TLS.
         StoreError: If the store cannot be opened.
         SolversNotStartedError: If there are no solvers.
     """
-    if not check_listenable(config.listen).is_loopback:
+    is_loopback = check_listenable(config.listen).is_loopback
+    check_exposure(config, is_loopback=is_loopback)
+    _check_access(config)
+    if not is_loopback and config.tls is None:
         logger.warning("other machines reach %s, without encryption and without authentication", config.listen)
+    elif not is_loopback and not config.has_tokens and config.tls is not None and config.tls.client_ca is None:
+        logger.warning(
+            "other machines reach %s, and everybody there is let in (--tokens, --tls-client-ca)", config.listen
+        )
     JobStore(config.store).close()  # what is wrong with it is told before the solvers start
     logger.info("jobs and plans are kept in %s", "memory only" if config.store == MEMORY else config.store)
     with _signals_as_exit():
@@ -135,6 +159,13 @@ def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
             asyncio.run(_serve(pool, config, announce))
         finally:
             pool.close()
+
+
+def _check_access(config: ServerConfig) -> None:
+    """Read certificates and tokens once, so that what is wrong with them is told before the solvers start."""
+    load_tokens(config)
+    if config.tls is not None:
+        load_credentials(config.tls)
 
 
 def check_listenable(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -191,7 +222,7 @@ def _describe_solvers(config: ServerConfig) -> str:
     return "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
 
 
-async def _serve(pool: Solver, config: ServerConfig, announce: Callable[[str], None]) -> None:
+async def _serve(pool: SolverPool | LocalSolver, config: ServerConfig, announce: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     first_signal, second_signal = asyncio.Event(), asyncio.Event()
 
@@ -207,7 +238,14 @@ async def _serve(pool: Solver, config: ServerConfig, announce: Callable[[str], N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    server = await start_server(pool, config)
+    server = await start_server(FallbackSolver(pool), config)
+    if isinstance(pool, SolverPool):
+
+        def tell_health(is_available: bool) -> None:
+            with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
+                loop.call_soon_threadsafe(lambda: loop.create_task(server.set_serving(is_available)))
+
+        pool.on_availability(tell_health)
     announce(f"planner listening on {server.address} ({_describe_solvers(config)})")
     await first_signal.wait()
     stopping = asyncio.create_task(server.stop(config.grace_s))
@@ -231,6 +269,12 @@ def _signals_as_exit() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _interceptors(config: ServerConfig) -> list[Any]:
+    tokens = load_tokens(config)
+    authentication = [] if tokens is None else [AuthenticationInterceptor(tokens)]
+    return [*authentication, StatusInterceptor()]
 
 
 def _options(config: ServerConfig) -> list[tuple[str, int]]:

@@ -24,21 +24,22 @@ from infinipipe_contract.codec import plan_to_proto
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner import messages
+from infinipipe_planner.authentication import caller
 from infinipipe_planner.fair_queue import FairQueue, Ticket
-from infinipipe_planner.job_records import Batch, FailedStep, JobSpec, PlannedStep, StoredStep
+from infinipipe_planner.job_records import Batch, FailedStep, JobId, JobSpec, PlannedStep, StoredStep
 from infinipipe_planner.job_store import JobNotFoundError, JobStore
 from infinipipe_planner.lengths import check_lengths
 from infinipipe_planner.options import PlanOptions
-from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, answer_to
+from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, TooManyWaitersError, answer_to
 from infinipipe_planner.store_file import StoreError
 
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-StepKey = tuple[str, int, int]
+StepKey = tuple[JobId, int, int]
 
 NO_JOB = ""
-"""Whose turn it is when a batch without a job is solved; no job has this name."""
+"""What a batch without a job is queued under; no job has this name."""
 
 STORE_RETRY_PAUSE_S = 1.0
 """Seconds between attempts to keep a plan while the store cannot be written."""
@@ -66,12 +67,12 @@ class _Changes:
     """Lets waiters of a job sleep until something about the job changes; a waiter that vanishes leaves nothing."""
 
     def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
+        self._events: dict[JobId, asyncio.Event] = {}
 
-    async def next_of(self, job: str) -> None:
+    async def next_of(self, job: JobId) -> None:
         await self._events.setdefault(job, asyncio.Event()).wait()
 
-    def announce(self, job: str) -> None:
+    def announce(self, job: JobId) -> None:
         event = self._events.pop(job, None)
         if event is not None:
             event.set()
@@ -96,12 +97,15 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         solver: Plans batches.
         store: Holds jobs, plans and reports.
         queue: Decides whose batch is solved next.
+        max_waiters: Callers that may wait for plans at the same time.
     """
 
-    def __init__(self, solver: Solver, store: JobStore, queue: FairQueue) -> None:
+    def __init__(self, solver: Solver, store: JobStore, queue: FairQueue, max_waiters: int) -> None:
         self._solver = solver
         self._store = store
         self._queue = queue
+        self._max_waiters = max_waiters
+        self._waiter_count = 0
         self._changes = _Changes()
         self._solving: dict[StepKey, _Solving] = {}
         self._store_errors: dict[StepKey, StoreError] = {}
@@ -111,62 +115,62 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         """Plan the steps that were submitted to an earlier run of the service and not planned; returns their count."""
         unfinished = self._store.list_unfinished()
         for entry in unfinished:
-            self._begin((entry.job.name, entry.job.generation, entry.step), entry.job.spec, entry.batch)
+            self._begin((entry.job.id, entry.job.generation, entry.step), entry.job.spec, entry.batch)
         return len(unfinished)
 
     async def CreateJob(self, request: pb.CreateJobRequest, context: Context) -> pb.CreateJobResponse:
         """Create a job or open its next generation."""
         self._require_open()
-        name = messages.read_job_name(request.job)
-        job = self._store.open_generation(name, messages.read_job_spec(request.spec), time.time())
-        self._drop_work(name)
-        logger.info("job %s: generation %d, policy %s", name, job.generation, job.spec.options.policy)
+        job_id = _read_job_id(request.job)
+        job = self._store.open_generation(job_id, messages.read_job_spec(request.spec), time.time())
+        self._drop_work(job_id)
+        logger.info("job %s: generation %d, policy %s", job_id, job.generation, job.spec.options.policy)
         return pb.CreateJobResponse(job=messages.write_job(job))
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """Return a job."""
-        return pb.GetJobResponse(job=messages.write_job(self._store.find_job(messages.read_job_name(request.job))))
+        return pb.GetJobResponse(job=messages.write_job(self._store.find_job(_read_job_id(request.job))))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
-        """List all jobs."""
-        return pb.ListJobsResponse(jobs=map(messages.write_job, self._store.list_jobs()))
+        """List the caller's jobs."""
+        return pb.ListJobsResponse(jobs=map(messages.write_job, self._store.list_jobs(caller())))
 
     async def DeleteJob(self, request: pb.DeleteJobRequest, context: Context) -> pb.DeleteJobResponse:
         """Forget a job; whoever waits for its plans is told."""
-        name = messages.read_job_name(request.job)
-        self._store.delete_job(name)
-        self._drop_work(name)
-        logger.info("job %s: deleted", name)
+        job_id = _read_job_id(request.job)
+        self._store.delete_job(job_id)
+        self._drop_work(job_id)
+        logger.info("job %s: deleted", job_id)
         return pb.DeleteJobResponse()
 
     async def SubmitBatch(self, request: pb.SubmitBatchRequest, context: Context) -> pb.SubmitBatchResponse:
         """Take a batch in and start planning it."""
         self._require_open()
-        name, step = messages.read_job_name(request.job), messages.read_step(request.step)
-        spec = self._store.find_generation(name, request.generation).spec
+        job_id, step = _read_job_id(request.job), messages.read_step(request.step)
+        spec = self._store.find_generation(job_id, request.generation).spec
         check_lengths(request.lengths_tokens, context_tokens=spec.context_tokens)
         lengths_tokens = tuple(request.lengths_tokens)
         target_token_count = messages.read_target_token_count(request, sum(lengths_tokens))
         batch = messages.describe_batch(lengths_tokens, target_token_count)
-        key = (name, request.generation, step)
-        if self._store.find_step(name, request.generation, step) is None:
-            self._queue.require_room(name)
-        if self._store.add_step(name, request.generation, step, batch):
+        key = (job_id, request.generation, step)
+        if self._store.find_step(job_id, request.generation, step) is None:
+            self._queue.require_room(job_id)
+        if self._store.add_step(job_id, request.generation, step, batch):
             self._begin(key, spec, batch)
-            self._drop_forgotten(name, request.generation)
+            self._drop_forgotten(job_id, request.generation)
         return pb.SubmitBatchResponse(queue_position=self._queue_position(key))
 
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.GetPlanResponse:
         """Wait for a plan; the call ends with the caller's deadline."""
-        name, step = messages.read_job_name(request.job), messages.read_step(request.step)
-        stored = await self._wait_for_result(name, request.generation, step)
+        job_id, step = _read_job_id(request.job), messages.read_step(request.step)
+        stored = await self._wait_for_result(job_id, request.generation, step)
         if isinstance(stored.result, FailedStep):
             raise AnsweredError(Answer(grpc.StatusCode[stored.result.status_name], stored.result.sentence))
-        return messages.write_plan(self._store.load_plan(name, request.generation, step))
+        return messages.write_plan(self._store.load_plan(job_id, request.generation, step))
 
     async def ListPlans(self, request: pb.ListPlansRequest, context: Context) -> pb.ListPlansResponse:
         """List the kept steps of a job."""
-        steps = self._store.list_steps(messages.read_job_name(request.job))
+        steps = self._store.list_steps(_read_job_id(request.job))
         return pb.ListPlansResponse(plans=map(messages.write_summary, steps))
 
     async def SolvePlan(self, request: pb.SolvePlanRequest, context: Context) -> pb.SolvePlanResponse:
@@ -175,8 +179,9 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         profile = messages.read_profile(request.HasField("profile"), request.profile)
         options = messages.read_options(request.options)
         check_lengths(request.lengths_tokens)
-        self._queue.require_room(NO_JOB)
-        ticket = self._queue.enter(NO_JOB)
+        place = JobId(caller(), NO_JOB)
+        self._queue.require_room(place)
+        ticket = self._queue.enter(place)
         try:
             await ticket.turn.wait()
             plan = await self._solver.solve(
@@ -188,9 +193,9 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
 
     async def ReportStep(self, request: pb.ReportStepRequest, context: Context) -> pb.ReportStepResponse:
         """Keep what a rank measured."""
-        name, step = messages.read_job_name(request.job), messages.read_step(request.step)
+        job_id, step = _read_job_id(request.job), messages.read_step(request.step)
         report = messages.read_report(request.report)
-        self._store.add_report(name, request.generation, step, request.report.rank, report)
+        self._store.add_report(job_id, request.generation, step, request.report.rank, report)
         return pb.ReportStepResponse()
 
     async def drain(self, timeout_s: float) -> None:
@@ -217,7 +222,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
 
     async def _plan_step(self, key: StepKey, spec: JobSpec, batch: Batch, ticket: Ticket) -> None:
         """Plan one step and leave the result, a plan or a failure, in the store."""
-        name, generation, step = key
+        job_id, generation, step = key
         result: PlannedStep | FailedStep
         await ticket.turn.wait()
         try:
@@ -225,33 +230,33 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
                 batch.lengths_tokens,
                 spec.profile,
                 spec.options,
-                job=name,
+                job=job_id.name,
                 generation=generation,
                 step=step,
                 target_token_count=batch.target_token_count,
             )
             result = await asyncio.to_thread(messages.encode_plan, plan)
-            logger.info("job %s: step %d planned in %.2f s", name, step, result.figures.solve_s)
+            logger.info("job %s: step %d planned in %.2f s", job_id, step, result.figures.solve_s)
         except Exception as error:  # a failed solve is a value: every waiter gets the same status
-            answer = answer_to(error, f"planning step {step} of job {name!r}")
+            answer = answer_to(error, f"planning step {step} of job {job_id.name!r}")
             result = FailedStep(answer.code.name, answer.sentence)
-            logger.warning("job %s: step %d failed: %s", name, step, answer.sentence)
+            logger.warning("job %s: step %d failed: %s", job_id, step, answer.sentence)
         self._queue.leave(ticket)
         if self._is_current(key):
             await self._keep(key, result)
 
     async def _keep(self, key: StepKey, result: PlannedStep | FailedStep) -> None:
         """Write a result to the store; while that fails, whoever asks is told why, and it is tried again."""
-        name = key[0]
+        job_id = key[0]
         try:
             while True:
                 try:
                     self._store.finish_step(*key, result)
                 except StoreError as error:
                     if key not in self._store_errors:
-                        logger.error("job %s: step %d is solved and cannot be kept: %s", name, key[2], error)
+                        logger.error("job %s: step %d is solved and cannot be kept: %s", job_id, key[2], error)
                     self._store_errors[key] = error
-                    self._changes.announce(name)
+                    self._changes.announce(job_id)
                     await asyncio.sleep(STORE_RETRY_PAUSE_S)
                 else:
                     break
@@ -259,27 +264,39 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
             self._store_errors.pop(key, None)
             if self._is_current(key):
                 del self._solving[key]
-        self._changes.announce(name)
+        self._changes.announce(job_id)
 
     def _is_current(self, key: StepKey) -> bool:
         """Tell whether the running task still plans the step; the step may have been dropped while it ran."""
         solving = self._solving.get(key)
         return solving is not None and solving.task is asyncio.current_task()
 
-    async def _wait_for_result(self, name: str, generation: int, step: int) -> StoredStep:
+    async def _wait_for_result(self, job_id: JobId, generation: int, step: int) -> StoredStep:
         """Wait until the step was submitted and planned, however it ended."""
-        serial = self._store.find_job(name).serial
+        serial = self._store.find_job(job_id).serial
         while True:
-            if self._store.find_job(name).serial != serial:
-                raise JobNotFoundError(f"job {name!r} was deleted meanwhile, another one has its name")
-            stored = self._store.find_step(name, generation, step)
+            if self._store.find_job(job_id).serial != serial:
+                raise JobNotFoundError(f"job {job_id.name!r} was deleted meanwhile, another one has its name")
+            stored = self._store.find_step(job_id, generation, step)
             if stored is not None and stored.result is not None:
                 return stored
-            if (name, generation, step) in self._store_errors:
-                raise self._store_errors[name, generation, step]
-            if self._is_closed and (name, generation, step) not in self._solving:
+            if (job_id, generation, step) in self._store_errors:
+                raise self._store_errors[job_id, generation, step]
+            if self._is_closed and (job_id, generation, step) not in self._solving:
                 raise ShuttingDownError("the planner is shutting down")
-            await self._changes.next_of(name)
+            await self._wait_for_change(job_id)
+
+    async def _wait_for_change(self, job_id: JobId) -> None:
+        if self._waiter_count >= self._max_waiters:
+            raise TooManyWaitersError(
+                f"{self._waiter_count} callers wait for plans, at most {self._max_waiters} may "
+                "(--max-waiters of the planner)"
+            )
+        self._waiter_count += 1
+        try:
+            await self._changes.next_of(job_id)
+        finally:
+            self._waiter_count -= 1
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -290,15 +307,20 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         solving = self._solving.get(key)
         return 0 if solving is None else self._queue.position(solving.ticket)
 
-    def _drop_work(self, name: str) -> None:
+    def _drop_work(self, job_id: JobId) -> None:
         """Stop the solves of a job whose steps are forgotten, and wake its waiters."""
-        for key in [key for key in self._solving if key[0] == name]:
+        for key in [key for key in self._solving if key[0] == job_id]:
             self._solving.pop(key).task.cancel()
-        self._changes.announce(name)
+        self._changes.announce(job_id)
 
-    def _drop_forgotten(self, name: str, generation: int) -> None:
+    def _drop_forgotten(self, job_id: JobId, generation: int) -> None:
         """Stop the solve of a step that the store no longer keeps, and wake who waits for it."""
-        forgotten_through = self._store.find_job(name).forgotten_through
-        for key in [key for key in self._solving if key[:2] == (name, generation) and key[2] <= forgotten_through]:
+        forgotten_through = self._store.find_job(job_id).forgotten_through
+        for key in [key for key in self._solving if key[:2] == (job_id, generation) and key[2] <= forgotten_through]:
             self._solving.pop(key).task.cancel()
-            self._changes.announce(name)
+            self._changes.announce(job_id)
+
+
+def _read_job_id(name: str) -> JobId:
+    """Check a job's name; the caller means a job of their own by it."""
+    return JobId(caller(), messages.read_job_name(name))

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from infinipipe_contract.errors import InvalidPlanError, InvalidProfileError
 from infinipipe_planner import errors, fair_queue, job_store, store_file
@@ -20,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 class InvalidRequestError(errors.PlannerError):
     """A request has a missing or senseless field."""
+
+
+class TooManyWaitersError(errors.PlannerError):
+    """As many callers wait for plans as may."""
 
 
 class ShuttingDownError(errors.PlannerError):
@@ -36,9 +41,11 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (job_store.StepForgottenError, grpc.StatusCode.NOT_FOUND),
     (job_store.BatchChangedError, grpc.StatusCode.ALREADY_EXISTS),
     (job_store.GenerationError, grpc.StatusCode.FAILED_PRECONDITION),
+    (job_store.TooManyJobsError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (job_store.StepNotPlannedError, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.InfeasibleBatchError, grpc.StatusCode.FAILED_PRECONDITION),
     (fair_queue.QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (TooManyWaitersError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ShuttingDownError, grpc.StatusCode.UNAVAILABLE),
     (store_file.StoreError, grpc.StatusCode.UNAVAILABLE),
     (errors.SolverLostError, grpc.StatusCode.INTERNAL),
@@ -49,6 +56,9 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 RETRY_PAUSE_KEY = "grpc-retry-pushback-ms"
 """Trailing metadata of RESOURCE_EXHAUSTED that another attempt can cure: milliseconds to wait first (gRPC's A6)."""
+
+PASSING_ERRORS = (fair_queue.QueueFullError, TooManyWaitersError)
+"""What another attempt after a pause can cure."""
 
 MAX_SENTENCE_CHARACTERS = 2_000
 """A status travels in the trailers, which gRPC limits to 8 KiB; an error may quote a value of any length."""
@@ -108,19 +118,26 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  
             return handler
         method = handler_call_details.method.rpartition("/")[2]
 
-        async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
+        async def answer(encoded: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
             try:
-                return await handler.unary_unary(request, context)
+                return await handler.unary_unary(_decode(handler.request_deserializer, encoded), context)
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # the boundary: nothing may reach the client as a traceback
                 reply = answer_to(error, method)
                 pause_ms = str(int(fair_queue.RETRY_PAUSE_S * 1000))
-                trailer = ((RETRY_PAUSE_KEY, pause_ms),) if isinstance(error, fair_queue.QueueFullError) else ()
+                trailer = ((RETRY_PAUSE_KEY, pause_ms),) if isinstance(error, PASSING_ERRORS) else ()
                 await context.abort(reply.code, reply.sentence, trailer)
 
         return grpc.unary_unary_rpc_method_handler(
             answer,
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=None,  # gRPC would answer what cannot be decoded as a fault of the service
             response_serializer=handler.response_serializer,
         )
+
+
+def _decode(deserializer: Callable[[bytes], Any], encoded: bytes) -> Any:  # noqa: ANN401
+    try:
+        return deserializer(encoded)
+    except DecodeError:
+        raise InvalidRequestError("the request is not a message of this method's type") from None

@@ -16,7 +16,7 @@ from infinipipe_planner.errors import PlannerError
 MEMORY = ":memory:"
 """Path of a store that ends with its owner."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x496E6650
 """Marks the file as a planner's ("InfP"), so that another program's file is never written to."""
 
@@ -25,17 +25,24 @@ LOCK_TIMEOUT_S = 2.0
 
 LARGEST_LOG_BYTES = 64 * 2**20
 
-_SCHEMA = """
+_JOBS = """
 CREATE TABLE jobs (
   serial INTEGER PRIMARY KEY AUTOINCREMENT,
-  name TEXT NOT NULL UNIQUE,
+  owner TEXT NOT NULL,
+  name TEXT NOT NULL,
   spec TEXT NOT NULL,
   generation INTEGER NOT NULL,
   created_unix_s REAL NOT NULL,
   submitted_step_count INTEGER NOT NULL DEFAULT 0,
   planned_step_count INTEGER NOT NULL DEFAULT 0,
-  forgotten_through INTEGER NOT NULL DEFAULT -1
+  forgotten_through INTEGER NOT NULL DEFAULT -1,
+  UNIQUE (owner, name)
 );
+"""
+
+_SCHEMA = (
+    _JOBS
+    + """
 CREATE TABLE steps (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   job_serial INTEGER NOT NULL REFERENCES jobs (serial) ON DELETE CASCADE,
@@ -70,6 +77,17 @@ CREATE TABLE reports (
   encoded_report BLOB NOT NULL,
   PRIMARY KEY (step_id, rank)
 );
+"""
+)
+
+# Jobs had no owner, and no two of them had one name.
+_MIGRATION_FROM_1 = f"""
+CREATE TABLE jobs_before AS SELECT * FROM jobs;
+DROP TABLE jobs;
+{_JOBS};
+INSERT INTO jobs SELECT serial, '', name, spec, generation, created_unix_s, submitted_step_count, planned_step_count,
+  forgotten_through FROM jobs_before;
+DROP TABLE jobs_before;
 """
 
 
@@ -148,7 +166,6 @@ class StoreFile:
         self._connection.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT_S * 1000)}")
         # The only owner: another planner on the same file is refused instead of solving the same steps.
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        self._connection.execute("PRAGMA foreign_keys = ON")
         self._connection.execute("PRAGMA secure_delete = OFF")  # nothing secret here, and zeroing costs a write a page
         is_new = not self._pragma("schema_version")
         if not is_new:
@@ -158,10 +175,13 @@ class StoreFile:
         self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG_BYTES}")
         with self.writing() as connection:  # takes the lock, too
             if is_new:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    connection.execute(statement)
+                _execute_all(connection, _SCHEMA)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            elif self._pragma("user_version") == 1:
+                _execute_all(connection, _MIGRATION_FROM_1)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        # Not before: a table that is replaced would take along what refers to it.
+        self._connection.execute("PRAGMA foreign_keys = ON")
 
     def _check_owner(self) -> None:
         if self._pragma("application_id") != APPLICATION_ID:
@@ -176,6 +196,11 @@ class StoreFile:
     def _pragma(self, name: str) -> int:
         value: int = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
         return value
+
+
+def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in filter(str.strip, statements.split(";")):
+        connection.execute(statement)
 
 
 def _reason(error: Exception) -> str:

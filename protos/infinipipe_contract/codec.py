@@ -29,8 +29,10 @@ from infinipipe_contract.plan import (
     StageEstimate,
 )
 from infinipipe_contract.profile import (
+    NO_HEAD,
     Cluster,
     ComputeCost,
+    HeadCost,
     LinkCost,
     MemoryCost,
     ModelShape,
@@ -158,6 +160,7 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
             ffn=model.ffn,
             vocab=model.vocab,
             dtype_bytes=model.dtype_bytes,
+            query_dim=model.query_dim,
         ),
         cluster=profile_pb2.Cluster(
             pp_size=cluster.pp_size,
@@ -177,6 +180,8 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
             model_state_bytes=profile.memory.model_state_bytes,
         ),
         nodes=None if profile.nodes is None else profile_pb2.NodeLinks(**dataclasses.asdict(profile.nodes)),
+        stage_layers=profile.layer_division,
+        head=None if profile.head == NO_HEAD else profile_pb2.HeadCost(**dataclasses.asdict(profile.head)),
     )
 
 
@@ -190,7 +195,15 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
     profile = Profile(
         name=message.name,
         comment=message.comment,
-        model=ModelShape(model.layers, model.hidden, model.kv_dim, model.ffn, model.vocab, model.dtype_bytes),
+        model=ModelShape(
+            model.layers,
+            model.hidden,
+            model.kv_dim,
+            model.ffn,
+            model.vocab,
+            model.dtype_bytes,
+            model.query_dim if model.HasField("query_dim") else None,
+        ),
         cluster=Cluster(
             cluster.pp_size,
             cluster.sp_size,
@@ -205,6 +218,8 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
         param_gather_s=tuple(message.param_gather_s),
         memory=MemoryCost(memory.token_bytes, memory.logits_bytes, tuple(memory.model_state_bytes)),
         nodes=_nodes_from_proto(message.nodes) if message.HasField("nodes") else None,
+        layer_division=tuple(message.stage_layers) or None,
+        head=HeadCost(message.head.forward_s_per_token, message.head.backward_s_per_token),
     )
     check_profile(profile)
     return profile

@@ -3,7 +3,7 @@
 The planner decides with these numbers and both sides check plans with them, so they live in the contract.
 """
 
-from infinipipe_contract.plan import Chunk
+from infinipipe_contract.plan import ActionKind, Chunk
 from infinipipe_contract.profile import ComputeCost, Profile
 
 
@@ -35,30 +35,43 @@ class CostModel:
         profile, model = self.profile, self.profile.model
         if profile.cluster.sp_size == 1:
             return 0.0
-        volume_bytes = model.dtype_bytes * (model.hidden + model.kv_dim) * tokens / profile.cluster.sp_size
+        volume_bytes = model.dtype_bytes * model.heads_dim * tokens / profile.cluster.sp_size
         link = profile.all2all
         once_s = volume_bytes / link.bandwidth_bytes_per_s + 2 * link.latency_s
         return once_s * 2 * model.layers / profile.cluster.pp_size
 
+    def head_s(self, kind: ActionKind, tokens: float, stage_index: int) -> float:
+        """Time of a pass behind the layers; 0 on all stages but the last. The paper leaves it out."""
+        cluster, head = self.profile.cluster, self.profile.head
+        if stage_index != cluster.pp_size - 1:
+            return 0.0
+        per_token_s = head.forward_s_per_token if kind is ActionKind.FORWARD else head.backward_s_per_token
+        return per_token_s * tokens / cluster.sp_size
+
     def forward_s(self, chunk: Chunk, stage_index: int) -> float:
         """Forward pass (Eq. 4); ZeRO-3's parameter gather runs beside it, the longer of the two counts."""
+        head_s = self.head_s(ActionKind.FORWARD, chunk.token_count, stage_index)
+        return self._forward_s(chunk, stage_index, head_s)
+
+    def _forward_s(self, chunk: Chunk, stage_index: int, head_s: float) -> float:
         share = self.stage_shares[stage_index]
-        compute_s = share * self.compute_s(self.profile.forward, chunk)
+        compute_s = share * self.compute_s(self.profile.forward, chunk) + head_s
         return max(compute_s, self.profile.param_gather_s[stage_index]) + share * self.all2all_s(chunk.token_count)
 
     def backward_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
         """Backward pass with its recompute (Eqs. 4 and 11); parameters are gathered and gradients reduced beside it."""
         share = self.stage_shares[stage_index]
         compute_s = share * self.compute_s(self.profile.backward, chunk)
+        compute_s += self.head_s(ActionKind.BACKWARD, chunk.token_count, stage_index)
         gather_s = 2 * self.profile.param_gather_s[stage_index]
         base_s = max(compute_s, gather_s) + share * self.all2all_s(chunk.token_count)
         return base_s + self.recompute_s(chunk, stage_index, recompute_layer_count)
 
     def recompute_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
-        """Recompute of some layers of a stage (Eq. 11)."""
+        """Recompute of some layers of a stage (Eq. 11); the head is never recomputed."""
         if not recompute_layer_count:
             return 0.0
-        return recompute_layer_count / self.stage_layers[stage_index] * self.forward_s(chunk, stage_index)
+        return recompute_layer_count / self.stage_layers[stage_index] * self._forward_s(chunk, stage_index, 0.0)
 
     def transfer_s(self, tokens: float) -> float:
         """Message of a chunk's activations, or of their gradients, to a neighbouring stage (Eq. 2)."""
@@ -109,8 +122,9 @@ class CostModel:
         """
         profile, model, dp_size = self.profile, self.profile.model, self.profile.cluster.dp_size
         work_s = sum(c.alpha1 * quadratic + c.alpha2 * tokens for c in (profile.forward, profile.backward))
+        work_s += (profile.head.forward_s_per_token + profile.head.backward_s_per_token) * tokens
         if profile.cluster.sp_size == 1:
             return work_s / profile.device_count / dp_size
-        volume_bytes = model.dtype_bytes * (model.hidden + model.kv_dim) * tokens / profile.cluster.sp_size
+        volume_bytes = model.dtype_bytes * model.heads_dim * tokens / profile.cluster.sp_size
         all2all_s = volume_bytes / profile.all2all.bandwidth_bytes_per_s * 2 * model.layers / profile.cluster.pp_size
         return (work_s / profile.device_count + 2 * all2all_s) / dp_size

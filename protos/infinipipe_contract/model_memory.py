@@ -5,6 +5,7 @@ same formulas for models that nobody has run yet.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.stages import divide_layers
@@ -109,12 +110,20 @@ def logits_bytes(shape: DecoderShape, dtype_bytes: int) -> float:
     return dtype_bytes * (shape.vocab + 2 * shape.hidden) + max(4, dtype_bytes)
 
 
-def parameter_count(shape: DecoderShape, pp_size: int = 1, stage_index: int = 0) -> int:
+def parameter_count(
+    shape: DecoderShape, pp_size: int = 1, stage_index: int = 0, *, stage_layers: Sequence[int] | None = None
+) -> int:
     """Parameters of one stage; the first holds the embedding, the last the final norm and the head.
 
     A head that is the embedding is held by both stages where they are two. One stage holds the whole model.
+
+    Args:
+        shape: Sizes of the model.
+        pp_size: Stages.
+        stage_index: 0-based stage.
+        stage_layers: Layers of every stage; None divides them evenly. So for all functions below.
     """
-    layers = divide_layers(shape.layers, pp_size)[stage_index]
+    layers = (stage_layers or divide_layers(shape.layers, pp_size))[stage_index]
     return layers * shape.layer_parameter_count + _outer_parameter_count(shape, pp_size, stage_index)
 
 
@@ -126,6 +135,7 @@ def model_state_bytes(
     param_bytes: int = 4,
     *,
     shards_gradients: bool = True,
+    stage_layers: Sequence[int] | None = None,
 ) -> float:
     """Parameters, gradients and both AdamW moments of one device of a stage (paper, Eq. 6: M_ms(p)).
 
@@ -137,22 +147,55 @@ def model_state_bytes(
         param_bytes: Bytes of one element of the state.
         shards_gradients: Whether gradients are divided among the ranks after every chunk (ZeRO-3); else every rank adds
             up those of the whole stage until the step's last backward pass divides them.
+        stage_layers: Layers of every stage.
 
     Returns:
         Bytes of one device.
     """
-    parameters = parameter_count(shape, pp_size, stage_index)
+    parameters = parameter_count(shape, pp_size, stage_index, stage_layers=stage_layers)
     gradients = parameters / sp_size if shards_gradients else parameters
     return param_bytes * (3 * parameters / sp_size + gradients)
 
 
-def gathered_bytes(shape: DecoderShape, pp_size: int, stage_index: int, dtype_bytes: int) -> float:
+def most_stage_layers(
+    shape: DecoderShape, pp_size: int, sp_size: int, usable_bytes: float, *, shards_gradients: bool = True
+) -> tuple[int, ...]:
+    """Most layers of every stage whose model states fit in memory, at least 1; activations are not counted.
+
+    How many bytes activations take is for plans to decide, which can recompute them.
+    """
+    limits = []
+    for stage in range(pp_size):
+        outer_bytes, one_layer_bytes = (
+            model_state_bytes(
+                shape,
+                pp_size,
+                sp_size,
+                stage,
+                shards_gradients=shards_gradients,
+                stage_layers=(count,) * pp_size,
+            )
+            for count in (0, 1)
+        )
+        layer_bytes = one_layer_bytes - outer_bytes
+        limits.append(min(max(1, int((usable_bytes - outer_bytes) / layer_bytes)), shape.layers))
+    return tuple(limits)
+
+
+def gathered_bytes(
+    shape: DecoderShape,
+    pp_size: int,
+    stage_index: int,
+    dtype_bytes: int,
+    *,
+    stage_layers: Sequence[int] | None = None,
+) -> float:
     """Most bytes that ZeRO-3 holds undivided on every device of a stage at once, beside ``model_state_bytes``.
 
     What lies outside the layers stays gathered throughout a pass; of the layers, the one at work and the next one are
     gathered, and the gradients of one wait to be reduced.
     """
-    held_layers = min(2, divide_layers(shape.layers, pp_size)[stage_index]) + 1
+    held_layers = min(2, (stage_layers or divide_layers(shape.layers, pp_size))[stage_index]) + 1
     outer = _outer_parameter_count(shape, pp_size, stage_index)
     return dtype_bytes * (outer + held_layers * shape.layer_parameter_count)
 

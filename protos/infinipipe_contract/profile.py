@@ -10,6 +10,19 @@ from dataclasses import dataclass
 from infinipipe_contract.errors import InvalidProfileError
 from infinipipe_contract.stages import divide_layers
 
+# Beyond these no model and no machine is meant, and products of what is computed from them would overflow.
+MAX_STAGES = 1_024
+MAX_RANKS_PER_STAGE = 65_536
+MAX_REPLICAS = 4_096
+MAX_LAYERS = 65_536
+MAX_WIDTH = 2**31 - 1
+MAX_DTYPE_BYTES = 16
+MAX_TEXT_CHARACTERS = 4_096
+MAX_SECONDS = 1e6
+MAX_BYTES = 1e18
+MIN_BANDWIDTH_BYTES_PER_S = 1.0
+MIN_TOKEN_SECONDS = 1e-24
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -22,6 +35,7 @@ class ModelShape:
         ffn: Width of the feed-forward layer.
         vocab: Entries of the vocabulary.
         dtype_bytes: Bytes of one activation element (paper: e).
+        query_dim: Width of all query heads together; None where it is ``hidden``, as in the paper.
     """
 
     layers: int
@@ -30,6 +44,12 @@ class ModelShape:
     ffn: int
     vocab: int
     dtype_bytes: int
+    query_dim: int | None = None
+
+    @property
+    def heads_dim(self) -> int:
+        """Width of all query heads and all key heads together (paper: D + D_kv)."""
+        return (self.hidden if self.query_dim is None else self.query_dim) + self.kv_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,22 @@ class ComputeCost:
     alpha1: float
     alpha2: float
     beta1: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCost:
+    """What the last stage does behind its layers: final norm, projection to the vocabulary, loss.
+
+    Seconds of one device per token that it holds; the ranks of the stage share a chunk's tokens. Not divided by the
+    stages, as only one of them does it. Looking tokens up in the embedding, on the first stage, counts as nothing.
+    """
+
+    forward_s_per_token: float
+    backward_s_per_token: float
+
+
+NO_HEAD = HeadCost(0.0, 0.0)
+"""A head that takes no time, as in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +154,9 @@ class Profile:
         memory: Memory per token and per stage.
         comment: Where the numbers come from.
         nodes: Links inside and between nodes; None where ``derive_node_links`` tells them.
+        layer_division: Layers of every stage where somebody chose them; None where ``divide_layers`` does. Read
+            ``stage_layers``, which holds either.
+        head: Time of the last stage behind its layers.
     """
 
     name: str
@@ -131,6 +170,8 @@ class Profile:
     memory: MemoryCost
     comment: str = ""
     nodes: NodeLinks | None = None
+    layer_division: tuple[int, ...] | None = None
+    head: HeadCost = NO_HEAD
 
     @property
     def device_count(self) -> int:
@@ -140,7 +181,7 @@ class Profile:
     @property
     def stage_layers(self) -> tuple[int, ...]:
         """Layers of every stage."""
-        return divide_layers(self.model.layers, self.cluster.pp_size)
+        return self.layer_division or divide_layers(self.model.layers, self.cluster.pp_size)
 
     @property
     def usable_memory_bytes(self) -> float:
@@ -173,45 +214,65 @@ def check_profile(profile: Profile) -> None:
         InvalidProfileError: With the key, the value and the limit of the first senseless number.
     """
     model, cluster, memory = profile.model, profile.cluster, profile.memory
-    for key, whole in (
-        ("model.layers", model.layers),
-        ("model.hidden", model.hidden),
-        ("model.kv_dim", model.kv_dim),
-        ("model.dtype_bytes", model.dtype_bytes),
-        ("cluster.pp_size", cluster.pp_size),
-        ("cluster.sp_size", cluster.sp_size),
-        ("cluster.dp_size", cluster.dp_size),
+    for key, text in (("name", profile.name), ("comment", profile.comment)):
+        _require(len(text) <= MAX_TEXT_CHARACTERS, key, f"{len(text)} characters", f"at most {MAX_TEXT_CHARACTERS}")
+    for key, whole, most in (
+        ("model.layers", model.layers, MAX_LAYERS),
+        ("model.hidden", model.hidden, MAX_WIDTH),
+        ("model.kv_dim", model.kv_dim, MAX_WIDTH),
+        ("model.dtype_bytes", model.dtype_bytes, MAX_DTYPE_BYTES),
+        ("cluster.pp_size", cluster.pp_size, MAX_STAGES),
+        ("cluster.sp_size", cluster.sp_size, MAX_RANKS_PER_STAGE),
+        ("cluster.dp_size", cluster.dp_size, MAX_REPLICAS),
     ):
         _require(whole >= 1, key, whole, "at least 1")
+        _require(whole <= most, key, whole, f"at most {most}")
+    for key, whole in (("model.ffn", model.ffn), ("model.vocab", model.vocab)):
+        _require(whole >= 0, key, whole, "at least 0")
     _require(
         model.layers >= cluster.pp_size,
         "model.layers",
         model.layers,
         f"at least cluster.pp_size, which is {cluster.pp_size}",
     )
-    for key, entries in (
-        ("param_gather_s", profile.param_gather_s),
-        ("memory.model_state_bytes", memory.model_state_bytes),
+    if model.query_dim is not None:
+        _require(model.query_dim >= 1, "model.query_dim", model.query_dim, "at least 1")
+        _require(model.query_dim <= MAX_WIDTH, "model.query_dim", model.query_dim, f"at most {MAX_WIDTH}")
+    if profile.layer_division is not None:
+        _check_division(profile.layer_division, model.layers, cluster.pp_size)
+    for key, entries, largest in (
+        ("param_gather_s", profile.param_gather_s, MAX_SECONDS),
+        ("memory.model_state_bytes", memory.model_state_bytes, MAX_BYTES),
     ):
         _require(len(entries) == cluster.pp_size, key, f"{len(entries)} entries", f"{cluster.pp_size} (one a stage)")
         for stage_index, value in enumerate(entries):
-            _require_number(f"{key}[{stage_index}]", value)
+            _require_number(f"{key}[{stage_index}]", value, largest)
     for direction, cost in (("forward", profile.forward), ("backward", profile.backward)):
-        _require_number(f"{direction}.alpha1", cost.alpha1)
-        _require_number(f"{direction}.alpha2", cost.alpha2)
-        _require_number(f"{direction}.beta1", cost.beta1)
-        _require(cost.alpha1 + cost.alpha2 > 0, f"{direction}.alpha1 + alpha2", 0, "more than 0")
+        _require_number(f"{direction}.alpha1", cost.alpha1, MAX_SECONDS)
+        _require_number(f"{direction}.alpha2", cost.alpha2, MAX_SECONDS)
+        _require_number(f"{direction}.beta1", cost.beta1, MAX_SECONDS)
+        work_s = cost.alpha1 + cost.alpha2
+        _require(work_s >= MIN_TOKEN_SECONDS, f"{direction}.alpha1 + alpha2", work_s, f"at least {MIN_TOKEN_SECONDS:g}")
+    _require_number("head.forward_s_per_token", profile.head.forward_s_per_token, MAX_SECONDS)
+    _require_number("head.backward_s_per_token", profile.head.backward_s_per_token, MAX_SECONDS)
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
-        _require_number(f"{name}.latency_s", link.latency_s)
-        _require_number(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
-        _require(link.bandwidth_bytes_per_s > 0, f"{name}.bandwidth_bytes_per_s", 0, "more than 0")
-    _require_number("memory.token_bytes", memory.token_bytes)
-    _require_number("memory.logits_bytes", memory.logits_bytes)
-    _require_number("cluster.device_memory_bytes", cluster.device_memory_bytes)
+        _require_number(f"{name}.latency_s", link.latency_s, MAX_SECONDS)
+        _require_bandwidth(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
+    _require_number("memory.token_bytes", memory.token_bytes, MAX_BYTES)
+    _require_number("memory.logits_bytes", memory.logits_bytes, MAX_BYTES)
+    _require_number("cluster.device_memory_bytes", cluster.device_memory_bytes, MAX_BYTES)
     ratio = cluster.usable_memory_ratio
     _require(0 < ratio <= 1, "cluster.usable_memory_ratio", ratio, "in (0, 1]")
     if profile.nodes is not None:
         _check_nodes(profile.nodes, profile.device_count)
+
+
+def _check_division(stage_layers: tuple[int, ...], layers: int, pp_size: int) -> None:
+    _require(len(stage_layers) == pp_size, "stage_layers", f"{len(stage_layers)} entries", f"{pp_size} (one a stage)")
+    for stage_index, count in enumerate(stage_layers):
+        _require(count >= 1, f"stage_layers[{stage_index}]", count, "at least 1")
+    total = sum(stage_layers)
+    _require(total == layers, "the sum of stage_layers", total, f"model.layers, which is {layers}")
 
 
 def _check_nodes(nodes: NodeLinks, device_count: int) -> None:
@@ -223,14 +284,10 @@ def _check_nodes(nodes: NodeLinks, device_count: int) -> None:
         per_node,
         f"a divisor of pp_size * sp_size, which is {device_count}",
     )
-    _require_number("nodes.intra_node_latency_s", nodes.intra_node_latency_s)
-    _require_number("nodes.inter_node_latency_s", nodes.inter_node_latency_s)
-    for key, bandwidth in (
-        ("nodes.intra_node_bytes_per_s", nodes.intra_node_bytes_per_s),
-        ("nodes.inter_node_bytes_per_s", nodes.inter_node_bytes_per_s),
-    ):
-        _require_number(key, bandwidth)
-        _require(bandwidth > 0, key, bandwidth, "more than 0")
+    _require_number("nodes.intra_node_latency_s", nodes.intra_node_latency_s, MAX_SECONDS)
+    _require_number("nodes.inter_node_latency_s", nodes.inter_node_latency_s, MAX_SECONDS)
+    _require_bandwidth("nodes.intra_node_bytes_per_s", nodes.intra_node_bytes_per_s)
+    _require_bandwidth("nodes.inter_node_bytes_per_s", nodes.inter_node_bytes_per_s)
 
 
 def _require(holds: bool, key: str, value: object, limit: str) -> None:
@@ -238,5 +295,11 @@ def _require(holds: bool, key: str, value: object, limit: str) -> None:
         raise InvalidProfileError(f"profile: {key} is {value}, it must be {limit}")
 
 
-def _require_number(key: str, value: float) -> None:
+def _require_number(key: str, value: float, largest: float) -> None:
     _require(math.isfinite(value) and value >= 0, key, value, "a finite number of at least 0")
+    _require(value <= largest, key, value, f"at most {largest:g}")
+
+
+def _require_bandwidth(key: str, value: float) -> None:
+    _require_number(key, value, MAX_BYTES)
+    _require(value >= MIN_BANDWIDTH_BYTES_PER_S, key, value, f"at least {MIN_BANDWIDTH_BYTES_PER_S:g}")

@@ -197,11 +197,14 @@ def _price_stage(
         layer_counts = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
         for kind, chunk_index, _ in actions:
             chunk, layers = chunks[chunk_index], layer_counts.get(chunk_index, 0)
-            cost_s = max(share * chunk.forward_compute_s, gather_s) + share * chunk.all2all_s
-            recompute_s = 0.0
-            if kind is ActionKind.BACKWARD:
-                recompute_s = layers / stage_layers * cost_s
-                cost_s = max(share * chunk.backward_compute_s, 2 * gather_s) + share * chunk.all2all_s + recompute_s
+            head_s, recompute_s = costs.head_s(kind, chunk.token_count, stage_index), 0.0
+            if kind is ActionKind.FORWARD:
+                cost_s = max(share * chunk.forward_compute_s + head_s, gather_s) + share * chunk.all2all_s
+            else:
+                layers_s = max(share * chunk.forward_compute_s, gather_s) + share * chunk.all2all_s
+                recompute_s = layers / stage_layers * layers_s
+                cost_s = max(share * chunk.backward_compute_s + head_s, 2 * gather_s) + share * chunk.all2all_s
+                cost_s += recompute_s
             held_bytes = costs.activation_bytes(
                 chunk.token_count, stage_index, keeps_kv=chunk.keeps_kv, recompute_layer_count=layers
             )

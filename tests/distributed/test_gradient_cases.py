@@ -210,3 +210,15 @@ def test_layers_that_do_not_divide_by_the_stages_are_all_there(
     plan = make_plan([chunks], pp_size, batch, lambda stage, index: (stage + index) % (layer_counts[stage] + 1))
 
     prove(groups, plan, batch, sp_size, config)
+
+
+@pytest.mark.parametrize(("stage_layers", "sp_size"), [((3, 1), 2), ((1, 3), 1), ((1, 2, 1, 1), 1)])
+def test_layers_divided_by_hand_are_all_there(groups: GroupPool, stage_layers: tuple[int, ...], sp_size: int) -> None:
+    config = dataclasses.replace(TINY, layers=sum(stage_layers))
+    batch = make_batch([30, 9, 4])
+    chunks = [*map(chunk, cut(0, 18, 12)), whole((1, 9), (2, 4))]
+    plan = make_plan(
+        [chunks], len(stage_layers), batch, lambda stage, index: (stage + index) % (stage_layers[stage] + 1)
+    )
+
+    prove(groups, plan, batch, sp_size, config, stage_layers=stage_layers)

@@ -14,7 +14,7 @@ from support_executor.plans import chunk, cut, make_batch, make_plan, varied
 from support_executor.profiles import make_profile
 from support_executor.proof import TOLERANCE, largest_error, prove, run_plan
 from support_executor.ranks import SEED, clip, run_step_in_small_buckets, run_step_without_sum, train_replicas
-from support_executor.reference import TINY, reference_step, reference_training
+from support_executor.reference import FAMILIES, TINY, reference_step, reference_training
 
 LENGTHS_TOKENS = [31, 12, 1, 8, 26, 5, 9, 1]
 """Sequences 0 to 3 make the chunks of one replica, 4 to 7 those of the other."""
@@ -97,6 +97,14 @@ def test_several_pipelines_of_several_replicas_add_up(groups: GroupPool, shards_
 
     plan = make_plan(shape, 2, batch, replicas=[1, 0, 1, 0])
     prove(groups, plan, batch, 1, dp_size=2, shards_gradients=shards_gradients)
+
+
+@pytest.mark.parametrize("replicas", [[0, 1], [1, 1]], ids=["both busy", "one empty"])
+def test_a_tied_embedding_adds_up_over_replicas_and_over_both_ends(groups: GroupPool, replicas: list[int]) -> None:
+    batch = make_batch([17, 9])
+    plan = make_plan([[*map(chunk, cut(0, 9, 8))], [chunk(*cut(1, 9))]], 2, batch, replicas=replicas)
+
+    prove(groups, plan, batch, 1, FAMILIES["qwen 2"], dp_size=2)
 
 
 @pytest.mark.parametrize("limit_bytes", [1, 4096])

@@ -5,11 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from infinipipe_planner.cli import build_app
 from infinipipe_planner.config import default_store
 from infinipipe_planner.job_store import JobStore
-from infinipipe_planner.store_file import MEMORY
-from support_service.process import COMMAND
+from infinipipe_planner.store_file import MEMORY, SCHEMA_VERSION
+from support_service.process import COMMAND, ServiceProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -34,7 +36,7 @@ def test_a_store_of_a_newer_planner_ends_the_start(tmp_path: Path) -> None:
     code, (sentence,) = serve("--workers", "0", "--store", str(path))
 
     assert code == 1
-    assert "was written by a newer planner (schema 99, this one knows 1)" in sentence
+    assert f"was written by a newer planner (schema 99, this one knows {SCHEMA_VERSION})" in sentence
 
 
 def test_a_store_that_another_planner_uses_ends_the_start(tmp_path: Path) -> None:
@@ -91,3 +93,44 @@ def test_the_store_goes_by_the_address_and_a_free_port_keeps_nothing(monkeypatch
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
     assert default_store("127.0.0.1:1") == "/home/me/.local/state/infinipipe/planner-127.0.0.1-1.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "sentence"),
+    [
+        (("--listen", "0.0.0.0:0"), {}, "other machines reach 0.0.0.0:0: give --tls-cert and --tls-key, or --insecure"),
+        (
+            ("--listen", "0.0.0.0:0", "--insecure"),
+            {"INFINIPIPE_TOKENS": "alice alice-0123456789abcdef"},
+            "other machines reach 0.0.0.0:0: tokens are not taken there without TLS",
+        ),
+        (("--tls-cert", "c.pem"), {}, "TLS needs both --tls-cert and --tls-key"),
+        (("--tls-client-ca", "c.pem"), {}, "TLS needs both --tls-cert and --tls-key"),
+        (
+            ("--tls-cert", "missing.pem", "--tls-key", "k.pem"),
+            {},
+            "--tls-cert missing.pem: cannot be read: No such file",
+        ),
+        (("--tokens", "missing"), {}, "--tokens missing: cannot be read: No such file"),
+        ((), {"INFINIPIPE_TOKENS": "alice"}, "INFINIPIPE_TOKENS, line 1: expected a name"),
+    ],
+)
+def test_what_is_not_safe_ends_the_start_as_a_mistake_of_the_command(
+    options: tuple[str, ...], variables: dict[str, str], sentence: str
+) -> None:
+    result = CliRunner().invoke(build_app(), ["serve", "--listen", "127.0.0.1:0", *options], env=variables)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: {sentence}")
+
+
+def test_a_planner_without_tls_serves_other_machines_when_that_is_asked_for_and_warns() -> None:
+    service = ServiceProcess("--listen", "0.0.0.0:0", "--workers", "0", "--insecure")
+    try:
+        assert service.wait_line().startswith("planner listening on 0.0.0.0:")
+    finally:
+        log = service.close()
+
+    assert "other machines reach 0.0.0.0:0, without encryption and without authentication" in log

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from infinipipe_contract.codec import plan_from_json, plan_from_proto, plan_to_json, plan_to_proto
 from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.plan import ActionKind, ExecutionPlan, kept_chunks, slices_by_sequence
-from infinipipe_contract.profile import Cluster, ComputeCost, LinkCost, MemoryCost, ModelShape, Profile, check_profile
+from infinipipe_contract.profile import (
+    NO_HEAD,
+    Cluster,
+    ComputeCost,
+    HeadCost,
+    LinkCost,
+    MemoryCost,
+    ModelShape,
+    Profile,
+    check_profile,
+)
 from infinipipe_contract.simulate import simulate
 from infinipipe_contract.validate import validate
 from infinipipe_planner.cost_model.token_threshold import token_threshold
@@ -30,6 +40,15 @@ def costs_of_compute() -> st.SearchStrategy[ComputeCost]:
 
 
 @st.composite
+def divisions(draw: st.DrawFn, layers: int, pp_size: int) -> tuple[int, ...] | None:
+    """Layers of every stage, however uneven, or none chosen."""
+    if draw(st.booleans()):
+        return None
+    cuts = sorted(draw(st.permutations(range(1, layers)))[: pp_size - 1])
+    return tuple(end - start for start, end in zip([0, *cuts], [*cuts, layers], strict=True))
+
+
+@st.composite
 def profiles(draw: st.DrawFn) -> Profile:
     pp_size = draw(st.integers(1, 5))
     layers, hidden = draw(st.integers(pp_size, 6 * pp_size)), draw(st.sampled_from([16, 64]))
@@ -37,7 +56,13 @@ def profiles(draw: st.DrawFn) -> Profile:
     profile = Profile(
         name="drawn",
         model=ModelShape(
-            layers, hidden, draw(st.sampled_from([hidden, hidden // 4])), ffn=4 * hidden, vocab=100, dtype_bytes=2
+            layers,
+            hidden,
+            draw(st.sampled_from([hidden, hidden // 4])),
+            ffn=4 * hidden,
+            vocab=100,
+            dtype_bytes=2,
+            query_dim=draw(st.sampled_from([None, 2 * hidden])),
         ),
         cluster=Cluster(
             pp_size,
@@ -55,6 +80,8 @@ def profiles(draw: st.DrawFn) -> Profile:
             logits_bytes=draw(st.sampled_from([0.0, 200.0])),
             model_state_bytes=(1e5,) * pp_size,
         ),
+        layer_division=draw(divisions(layers, pp_size)),
+        head=draw(st.sampled_from([NO_HEAD, HeadCost(1e-4, 2e-4)])),
     )
     check_profile(profile)
     return profile

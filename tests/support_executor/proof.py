@@ -1,5 +1,7 @@
 """The proof: loss and every gradient of a step equal those of the reference."""
 
+from dataclasses import replace
+
 import torch
 
 from infinipipe_contract.plan import ExecutionPlan
@@ -28,10 +30,11 @@ def run_plan(
     *,
     dp_size: int = 1,
     shards_gradients: bool = True,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
     """Run a plan on as many ranks as it has stages, times ``sp_size``, times ``dp_size``."""
     pp_size = plan.stage_count
-    args = (config, pp_size, sp_size, plan, batch, dtype, dp_size, shards_gradients)
+    args = (config, pp_size, sp_size, plan, batch, dtype, dp_size, shards_gradients, stage_layers)
     steps: list[RankStep] = groups.run(dp_size * pp_size * sp_size, run_step, *args)
     return steps
 
@@ -61,10 +64,21 @@ def prove(
     *,
     dp_size: int = 1,
     shards_gradients: bool = True,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> list[RankStep]:
     """Run a plan, which must be valid, and compare it with the reference."""
-    validate(plan, batch.lengths_tokens, make_profile(config, plan.stage_count, sp_size, dp_size=dp_size))
-    steps = run_plan(groups, plan, batch, sp_size, config, dp_size=dp_size, shards_gradients=shards_gradients)
+    profile = make_profile(config, plan.stage_count, sp_size, dp_size=dp_size)
+    validate(plan, batch.lengths_tokens, replace(profile, layer_division=stage_layers))
+    steps = run_plan(
+        groups,
+        plan,
+        batch,
+        sp_size,
+        config,
+        dp_size=dp_size,
+        shards_gradients=shards_gradients,
+        stage_layers=stage_layers,
+    )
     error = largest_error(steps, _reference(config, batch))
     assert error <= TOLERANCE, f"relative error {error:.1e}"
     return steps

@@ -66,10 +66,11 @@ def run_step(
     dtype: torch.dtype = torch.float64,
     dp_size: int = 1,
     shards_gradients: bool = True,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> RankStep:
     """Build the stage, run one step, report everything; dropout masks come from a seed of the rank."""
     mesh = mesh_of(pp_size, sp_size, dp_size=dp_size)
-    stage = build_stage(config, mesh, dtype=dtype, seed=SEED)
+    stage = build_stage(config, mesh, dtype=dtype, seed=SEED, stage_layers=stage_layers)
     torch.manual_seed(mesh.rank)
     before = mesh.channels.message_count
     result = StepRunner(stage, mesh, shards_gradients=shards_gradients).run(plan, batch)

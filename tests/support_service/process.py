@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Self
@@ -38,18 +39,31 @@ class ServiceProcess:
             start_new_session=True,
         )
         self.address = ""
+        # Read all the while: a service that nobody listens to blocks as soon as the pipe is full.
+        self._log: list[str] = []
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error so far."""
+        return "".join(self._log)
 
     def wait_ready(self) -> Self:
         """Wait for the line that says where it listens."""
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
-        line = self._process.stdout.readline() if readable else ""
+        line = self.wait_line()
         match = LINE.fullmatch(line)
         if match is None:
             self.kill()
             raise AssertionError(f"the service printed {line!r} instead of its address; {self._rest()}")
         self.address = match["address"]
         return self
+
+    def wait_line(self) -> str:
+        """Wait for the first line that it prints."""
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
+        return self._process.stdout.readline() if readable else ""
 
     def descendants(self) -> dict[int, str]:
         """Find every process below this one: ids and command lines."""
@@ -96,11 +110,16 @@ class ServiceProcess:
                 self.kill()
         return self._rest()
 
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            self._log.extend(lines)
+
     def _rest(self) -> str:
         assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        with self._process.stdout, self._process.stderr:
-            return self._process.stderr.read()
+        self._process.stdout.close()
+        self._reader.join(20)  # the end of the pipe: processes below it may hold it for a moment
+        return self.log
 
 
 def survivors(processes: dict[int, str], timeout_s: float = 10.0) -> dict[int, str]:

@@ -14,6 +14,7 @@ class ClusterConfig(Section):
         dp_size: Replicas of the pipeline, which share the sequences of every batch.
         pp_size: Pipeline stages.
         sp_size: Ranks of one stage, which share every chunk's tokens and the stage's parameters.
+        stage_layers: Layers of every stage; absent: divided so that the slowest stage is fastest, the head counted.
         device: Where tensors live; "cpu" talks over gloo, "cuda" over NCCL.
         device_memory_mib: Memory of one device that plans count on, in MiB.
         usable_memory_ratio: Share of it that a plan may fill.
@@ -27,6 +28,7 @@ class ClusterConfig(Section):
     dp_size: Positive = 1
     pp_size: Positive
     sp_size: Positive
+    stage_layers: tuple[Positive, ...] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     device_memory_mib: Annotated[float, Field(gt=0, le=MAX_COUNT)]
     usable_memory_ratio: Annotated[float, Field(gt=0, le=1)] = 0.9

@@ -1,5 +1,6 @@
 """Section ``[planner]``: what is asked of the planning service."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -16,6 +17,11 @@ class PlannerConfig(Section):
         connect_timeout_s: Longest wait for a planner to answer at all.
         wait_timeout_s: Longest wait for one plan.
         profile: "measure" measures this machine at the start; otherwise a profile file.
+        tls_ca: Authorities (PEM) that the planner's certificate is signed by; without them there is no TLS.
+        tls_cert: The executor's own certificate (PEM), for mutual TLS.
+        tls_key: Its private key (PEM).
+        tls_server_name: Name in the planner's certificate; empty means the host of the planner's address.
+        token_file: File of the token that the planner knows the run by.
     """
 
     policy: str = ""
@@ -23,3 +29,8 @@ class PlannerConfig(Section):
     connect_timeout_s: Seconds = 30.0
     wait_timeout_s: Seconds = 600.0
     profile: str = "measure"
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_server_name: str = ""
+    token_file: Path | None = None

@@ -1,5 +1,6 @@
 """Corpus: the token sequences that training draws from. Entry points: ``open_corpus``, ``open_evaluation_corpus``."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from infinipipe_contract.model_flops import mean_attended_tokens
 from infinipipe_executor.config import DataConfig
 from infinipipe_executor.data.batch import TokenSequence, make_sequence
 from infinipipe_executor.data.cut import CutReport, cut_documents
@@ -78,6 +80,7 @@ class Corpus:
         starts: First token of every sequence in ``token_ids``.
         lengths: Tokens of every sequence.
         report: What became of the documents.
+        fingerprint: The same for the same sequences under the same indices.
     """
 
     def __init__(
@@ -87,15 +90,22 @@ class Corpus:
         starts: Int64Array,
         lengths: Int64Array,
         report: CorpusReport,
+        fingerprint: str,
     ) -> None:
         self._token_ids = token_ids
         self._learnt = learnt
         self._starts = starts
         self._lengths = lengths
         self.report = report
+        self.fingerprint = fingerprint
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    @property
+    def mean_attended_tokens(self) -> float:
+        """Mean number of tokens that a token of the corpus attends to: half of its sequence."""
+        return mean_attended_tokens(map(int, self._lengths))
 
     def sequence(self, index: int) -> TokenSequence:
         """Return one sequence; its last token has no target, nor has one before a token that is not learnt."""
@@ -172,7 +182,12 @@ def _open(config: DataConfig, vocab: int, purpose: str) -> Corpus:
         cut=cut,
         targets=targets,
     )
-    return Corpus(tokens.token_ids, tokens.learnt, starts, lengths, report)
+    return Corpus(tokens.token_ids, tokens.learnt, starts, lengths, report, _fingerprint(tokens, config))
+
+
+def _fingerprint(tokens: CorpusTokens, config: DataConfig) -> str:
+    cut = f"{tokens.fingerprint} {config.context_tokens} {config.beyond_context}"
+    return hashlib.sha256(cut.encode()).hexdigest()[:16]
 
 
 def _drop_without_targets(

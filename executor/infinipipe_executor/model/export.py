@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -173,24 +174,30 @@ def _write_tensors(
     weight_map: dict[str, str] = {}
     for number, names in enumerate(parts, start=1):
         file_name = SINGLE_FILE if len(parts) == 1 else f"model-{number:05d}-of-{len(parts):05d}.safetensors"
-        part = {
-            KEY_PREFIX + name: torch.empty(tensors[name].size, dtype=tensors[name].properties.dtype) for name in names
-        }
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
-                load(part, storage_reader=FileSystemReader(checkpoint), no_dist=True)
-        except (OSError, CheckpointException, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-            raise ConfigError(f"{checkpoint} is broken: {_reason(error)}") from error
-        save_file(
-            {to_hf(name): part[KEY_PREFIX + name] for name in names}, folder / file_name, metadata={"format": "pt"}
-        )
+        _write_file(checkpoint, folder / file_name, {name: tensors[name] for name in names})
         weight_map |= {to_hf(name): file_name for name in names}
         tell(f"file {number} of {len(parts)}: {file_name}, {len(names)} tensors")
     if len(parts) > 1:
         total = sum(map(_bytes_of, tensors.values()))
         _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
     return len(parts)
+
+
+def _write_file(checkpoint: Path, path: Path, tensors: Mapping[str, TensorStorageMetadata]) -> None:
+    """Write one file; its tensors are gone before those of the next one are read."""
+    part = {
+        KEY_PREFIX + name: torch.empty(stored.size, dtype=stored.properties.dtype) for name, stored in tensors.items()
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
+            load(part, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    except (OSError, CheckpointException, RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        raise ConfigError(f"{checkpoint} is broken: {_reason(error)}") from error
+    try:
+        save_file({to_hf(name): part[KEY_PREFIX + name] for name in tensors}, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # as which a full disk shows
+        raise OSError(str(error)) from error
 
 
 def _reason(error: BaseException) -> str:

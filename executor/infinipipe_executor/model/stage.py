@@ -6,6 +6,7 @@ summed, never averaged. Replicas of the pipeline are none of the sharding's busi
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -40,19 +41,27 @@ class Stage(nn.Module):
         pp_size: Stages.
         stage_index: 0-based stage.
         dtype: Type of the activations.
+        stage_layers: Layers of every stage; None divides them evenly.
 
     Raises:
         LayoutError: If the layers cannot be divided among the stages.
     """
 
-    def __init__(self, config: ModelConfig, pp_size: int, stage_index: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        pp_size: int,
+        stage_index: int,
+        dtype: torch.dtype,
+        stage_layers: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         check_layout(config, pp_size, sp_size=1)
         self.config = config
         self.dtype = dtype
         self.is_first, self.is_last = stage_index == 0, stage_index == pp_size - 1
         has_embedding = self.is_first or (self.is_last and config.ties_embeddings)
-        stage_layers = divide_layers(config.layers, pp_size)
+        stage_layers = stage_layers or divide_layers(config.layers, pp_size)
         first_layer = sum(stage_layers[:stage_index])
         self.embedding = nn.Embedding(config.vocab, config.hidden) if has_embedding else None
         self.layers = nn.ModuleDict(
@@ -98,7 +107,13 @@ def parameter_shapes(config: ModelConfig) -> dict[str, torch.Size]:
 
 
 def build_stage(
-    config: ModelConfig, mesh: Mesh, *, dtype: torch.dtype, seed: int, weights: HfWeights | None = None
+    config: ModelConfig,
+    mesh: Mesh,
+    *,
+    dtype: torch.dtype,
+    seed: int,
+    weights: HfWeights | None = None,
+    stage_layers: Sequence[int] | None = None,
 ) -> Stage:
     """Build this rank's stage with its first weights, sharded over the ranks of the stage.
 
@@ -108,6 +123,7 @@ def build_stage(
         dtype: Type of the computation. In bf16 and fp16, parameters and the reduction of gradients stay fp32.
         seed: Seed of the weights; the same seed gives the same model on every layout.
         weights: Weights of a folder in place of drawn ones; every rank reads its own shard.
+        stage_layers: Layers of every stage; None divides them evenly.
 
     Raises:
         LayoutError: If the model cannot be divided among these stages and ranks.
@@ -118,7 +134,7 @@ def build_stage(
     check_device(config, mesh.device.type, dtype)
     state_dtype = torch.promote_types(dtype, torch.float32)
     with torch.device("meta"):
-        stage = Stage(config, mesh.pp_size, mesh.pp_rank, dtype).to(state_dtype)
+        stage = Stage(config, mesh.pp_size, mesh.pp_rank, dtype, stage_layers).to(state_dtype)
     _shard(stage, mesh, dtype, state_dtype)
     stage.to_empty(device=mesh.device)
     with torch.no_grad():

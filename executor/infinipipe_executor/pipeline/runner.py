@@ -75,6 +75,11 @@ class StepRunner:
             InstructionKind.SEND_GRADIENT: self._send_gradient,
         }
 
+    @property
+    def stage(self) -> Stage:
+        """The layers of this rank."""
+        return self._stage
+
     def run(self, plan: ExecutionPlan, batch: Batch) -> StepResult:
         """Run the forward and backward passes of one step; its gradients take the place of those of the step before.
 

@@ -27,7 +27,7 @@ class Stopwatch:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._now = _cuda_event if device.type == "cuda" else _clock
+        self._now = clock_of(device)
         self._start = self._now()
         self._marks: list[tuple[ActionKind, ChunkId, Callable[[], float], Callable[[], float]]] = []
 
@@ -42,6 +42,11 @@ class Stopwatch:
         """Return every span in the order they ran; waits for the device."""
         zero_s = self._start()
         return [MeasuredSpan(kind, chunk_id, a() - zero_s, b() - zero_s) for kind, chunk_id, a, b in self._marks]
+
+
+def clock_of(device: torch.device) -> Callable[[], Callable[[], float]]:
+    """Give the clock of a device: each call marks a moment, which tells its seconds when asked later."""
+    return _cuda_event if device.type == "cuda" else _clock
 
 
 _cuda_origins: dict[int, torch.cuda.Event] = {}

@@ -36,7 +36,12 @@ def legal_layouts(shape: DecoderShape, hardware: Hardware) -> list[Layout]:
 
 
 def try_layout(
-    shape: DecoderShape, hardware: Hardware, layout: Layout, solve: Callable[[Profile], ExecutionPlan]
+    shape: DecoderShape,
+    hardware: Hardware,
+    layout: Layout,
+    solve: Callable[[Profile], ExecutionPlan],
+    *,
+    attended_tokens: float,
 ) -> LayoutResult:
     """Plan under one layout.
 
@@ -45,8 +50,9 @@ def try_layout(
         hardware: The cluster.
         layout: One of ``legal_layouts``.
         solve: Plans the batch under a profile; ``InfeasibleBatchError`` is an answer, others go on to the caller.
+        attended_tokens: Tokens that a token of the batch attends to in the mean; the stages are divided for it.
     """
-    profile = build_profile(shape, hardware, *layout, model_name="dry-run")
+    profile = build_profile(shape, hardware, *layout, model_name="dry-run", attended_tokens=attended_tokens)
     try:
         return LayoutResult(layout, solve(profile))
     except InfeasibleBatchError as error:

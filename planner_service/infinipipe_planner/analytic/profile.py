@@ -4,9 +4,7 @@ Nobody measured it. It tells which layouts fit and about how fast they are befor
 replaces it afterwards. The efficiencies are the constants below, each with its reason, and every profile's comment
 repeats them. Entry point: ``build_profile``.
 
-Left out: that the last stage runs the head alone (the cost model has equal stages, so its time is spread over all of
-them); the optimizer step; that attention kernels are slower on short heads (below 128); that Eq. 3 takes the queries to
-be as wide as the residual stream, where Qwen3's smallest models have them twice as wide.
+Left out: the optimizer step; that attention kernels are slower on short heads (below 128).
 """
 
 from collections.abc import Mapping
@@ -20,12 +18,14 @@ from infinipipe_contract.model_memory import (
     held_kv_dim,
     logits_bytes,
     model_state_bytes,
+    most_stage_layers,
     parameter_count,
     token_bytes,
 )
 from infinipipe_contract.profile import (
     Cluster,
     ComputeCost,
+    HeadCost,
     LinkCost,
     MemoryCost,
     ModelShape,
@@ -33,6 +33,7 @@ from infinipipe_contract.profile import (
     Profile,
     check_profile,
 )
+from infinipipe_contract.stages import divide_layers_by_cost
 from infinipipe_planner.analytic.devices import DEVICES, Device, Generation
 from infinipipe_planner.errors import PlannerError
 
@@ -79,6 +80,9 @@ PEER_EFFICIENCY = 0.80
 
 NETWORK_EFFICIENCY = 0.90
 """Share of a network card's rate that long messages reach."""
+
+DEFAULT_ATTENDED_TOKENS = 4096.0
+"""Tokens that a token attends to in the mean where no lengths are known: half of a sequence of 8K."""
 
 ALL2ALL_LATENCY_S = 20e-6
 P2P_LATENCY_S = 30e-6
@@ -149,8 +153,16 @@ def layout_problem(shape: DecoderShape, hardware: Hardware, pp_size: int, sp_siz
     return None
 
 
-def build_profile(shape: DecoderShape, hardware: Hardware, pp_size: int, sp_size: int, *, model_name: str) -> Profile:
-    """Compute a profile.
+def build_profile(
+    shape: DecoderShape,
+    hardware: Hardware,
+    pp_size: int,
+    sp_size: int,
+    *,
+    model_name: str,
+    attended_tokens: float = DEFAULT_ATTENDED_TOKENS,
+) -> Profile:
+    """Compute a profile; its layers are divided among the stages by the times it tells.
 
     Args:
         shape: Sizes of the model.
@@ -158,6 +170,8 @@ def build_profile(shape: DecoderShape, hardware: Hardware, pp_size: int, sp_size
         pp_size: Stages.
         sp_size: Ranks of one stage, neighbours within a node first.
         model_name: What people call the model.
+        attended_tokens: Tokens that a token attends to in the mean (``mean_attended_tokens``): the longer the
+            sequences, the less the head weighs beside a layer.
 
     Raises:
         HardwareError: If the model cannot be laid out this way.
@@ -167,29 +181,45 @@ def build_profile(shape: DecoderShape, hardware: Hardware, pp_size: int, sp_size
         raise HardwareError(problem)
     device = hardware.device
     stages = range(pp_size)
+    forward, backward, head = _forward_cost(shape, device), _backward_cost(shape, device), _head_cost(shape, device)
+    stage_layers = divide_layers_by_cost(
+        shape.layers,
+        pp_size,
+        (head.forward_s_per_token + head.backward_s_per_token) / _layer_s(shape, (forward, backward), attended_tokens),
+        most_stage_layers(shape, pp_size, sp_size, device.memory_bytes * USABLE_MEMORY_RATIO),
+    )
     gather_bandwidth = _gather_bytes_per_s(hardware, sp_size)
     profile = Profile(
         name=f"{model_name}-{hardware.name}-pp{pp_size}-sp{sp_size}",
         # Key heads that are replicated are sent and held like heads of their own.
-        model=ModelShape(shape.layers, shape.hidden, held_kv_dim(shape, sp_size), shape.ffn, shape.vocab, DTYPE_BYTES),
+        model=ModelShape(
+            shape.layers,
+            shape.hidden,
+            held_kv_dim(shape, sp_size),
+            shape.ffn,
+            shape.vocab,
+            DTYPE_BYTES,
+            None if shape.query_dim == shape.hidden else shape.query_dim,
+        ),
         cluster=Cluster(pp_size, sp_size, device.memory_bytes, USABLE_MEMORY_RATIO),
-        forward=_forward_cost(shape, device),
-        backward=_backward_cost(shape, device),
+        forward=forward,
+        backward=backward,
         all2all=LinkCost(_all2all_bytes_per_s(hardware, sp_size), ALL2ALL_LATENCY_S),
         p2p=LinkCost(_p2p_bytes_per_s(hardware), P2P_LATENCY_S),
         param_gather_s=tuple(
-            DTYPE_BYTES * parameter_count(shape, pp_size, p) * (sp_size - 1) / sp_size / gather_bandwidth
-            for p in stages
+            DTYPE_BYTES * count * (sp_size - 1) / sp_size / gather_bandwidth
+            for count in (parameter_count(shape, pp_size, p, stage_layers=stage_layers) for p in stages)
         ),
         memory=MemoryCost(
             token_bytes=token_bytes(shape, DTYPE_BYTES, sp_size),
             logits_bytes=logits_bytes(shape, DTYPE_BYTES),
             model_state_bytes=tuple(
-                model_state_bytes(shape, pp_size, sp_size, p) + gathered_bytes(shape, pp_size, p, DTYPE_BYTES)
+                model_state_bytes(shape, pp_size, sp_size, p, stage_layers=stage_layers)
+                + gathered_bytes(shape, pp_size, p, DTYPE_BYTES, stage_layers=stage_layers)
                 for p in stages
             ),
         ),
-        comment=describe_rates(hardware),
+        comment=f"{describe_rates(hardware)} {_describe_division(stage_layers, attended_tokens)}",
         nodes=NodeLinks(
             devices_per_node=hardware.devices_per_node,
             intra_node_bytes_per_s=hardware.peer_bytes_per_s,
@@ -197,6 +227,8 @@ def build_profile(shape: DecoderShape, hardware: Hardware, pp_size: int, sp_size
             inter_node_bytes_per_s=hardware.network_bytes_per_s,
             inter_node_latency_s=P2P_LATENCY_S,
         ),
+        layer_division=stage_layers,
+        head=head,
     )
     check_profile(profile)
     return profile
@@ -212,6 +244,18 @@ def describe_rates(hardware: Hardware) -> str:
         f"node {PEER_EFFICIENCY:g}, network {NETWORK_EFFICIENCY:g}; {LAUNCH_S_PER_LAYER * 1e3:g} ms a layer and pass "
         "to launch kernels."
     )
+
+
+def _describe_division(stage_layers: tuple[int, ...], attended_tokens: float) -> str:
+    return (
+        f"Stages of {', '.join(map(str, stage_layers))} layers, by cost: the last one also runs the head; a token "
+        f"attends to {attended_tokens:,.0f} tokens in the mean."
+    )
+
+
+def _layer_s(shape: DecoderShape, passes: tuple[ComputeCost, ...], attended_tokens: float) -> float:
+    """Seconds of one token in one layer on one device; its pairs are counted twice in Eq. 1."""
+    return sum(2 * cost.alpha1 * attended_tokens + cost.alpha2 for cost in passes) / shape.layers
 
 
 def _forward_cost(shape: DecoderShape, device: Device) -> ComputeCost:
@@ -240,9 +284,22 @@ def _backward_cost(shape: DecoderShape, device: Device) -> ComputeCost:
 
 
 def _matmul_s(shape: DecoderShape, device: Device) -> float:
-    """Seconds of one token's matrix products, the head included."""
-    matrix_elements = shape.layers * shape.layer_matrix_count + shape.vocab * shape.hidden
-    return 2 * matrix_elements / (device.matmul_flops * MATMUL_EFFICIENCY)
+    """Seconds of one token's matrix products in all layers."""
+    return 2 * shape.layers * shape.layer_matrix_count / (device.matmul_flops * MATMUL_EFFICIENCY)
+
+
+def _head_cost(shape: DecoderShape, device: Device) -> HeadCost:
+    """Seconds of one token behind the layers on one device.
+
+    Beside the projection, the forward pass reads the logits twice, writes their gradient over them, and reads and
+    writes what the norm works on; the backward pass does the norm's part twice.
+    """
+    matmul_s = 2 * shape.vocab * shape.hidden / (device.matmul_flops * MATMUL_EFFICIENCY)
+    element_s = DTYPE_BYTES / (device.memory_bytes_per_s * MEMORY_EFFICIENCY)
+    return HeadCost(
+        forward_s_per_token=matmul_s + element_s * (3 * shape.vocab + 2 * shape.hidden),
+        backward_s_per_token=MATMUL_BACKWARD_FLOPS_RATIO * matmul_s + element_s * 4 * shape.hidden,
+    )
 
 
 def _memory_s(shape: DecoderShape, device: Device) -> float:

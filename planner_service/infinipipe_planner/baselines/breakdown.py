@@ -49,10 +49,12 @@ def break_down_plan(plan: ExecutionPlan, profile: Profile) -> Breakdown:
                 chunk = pipeline.chunks[chunk_index]
                 is_forward = kind is ActionKind.FORWARD
                 cost = profile.forward if is_forward else profile.backward
-                compute_s = costs.compute_s(cost, chunk)
-                work_s += compute_s - cost.beta1 / profile.cluster.pp_size
-                fixed_s += cost.beta1 / profile.cluster.pp_size
-                exchange_s += costs.all2all_s(chunk.token_count)
+                share = costs.stage_shares[stage_index]
+                own_fixed_s = share * cost.beta1 / profile.cluster.pp_size
+                compute_s = share * costs.compute_s(cost, chunk) + costs.head_s(kind, chunk.token_count, stage_index)
+                work_s += compute_s - own_fixed_s
+                fixed_s += own_fixed_s
+                exchange_s += share * costs.all2all_s(chunk.token_count)
                 gather_s = profile.param_gather_s[stage_index] * (1 if is_forward else 2)
                 zero_s += max(0.0, gather_s - compute_s)
                 hidden_zero_s += min(gather_s, compute_s)

@@ -9,9 +9,9 @@ from infinipipe_contract.profile import Profile, derive_node_links
 
 
 def parameter_bytes(profile: Profile) -> float:
-    """Bytes of the whole model's parameters as they are gathered; queries as wide as the model, a head of its own."""
+    """Bytes of the whole model's parameters as they are gathered, with a head of its own."""
     model = profile.model
-    layer = 2 * model.hidden * (model.hidden + model.kv_dim) + 3 * model.hidden * model.ffn
+    layer = 2 * model.hidden * model.heads_dim + 3 * model.hidden * model.ffn
     return model.dtype_bytes * (model.layers * layer + 2 * model.vocab * model.hidden)
 
 
@@ -27,7 +27,7 @@ def all2all_s(profile: Profile, tokens: float, group_size: int) -> float:
         return 0.0
     model, nodes = profile.model, derive_node_links(profile)
     inside = min(group_size, nodes.devices_per_node)
-    volume_bytes = model.dtype_bytes * (model.hidden + model.kv_dim) * tokens / group_size
+    volume_bytes = model.dtype_bytes * model.heads_dim * tokens / group_size
     once_s = volume_bytes * inside / group_size / nodes.intra_node_bytes_per_s
     latency_s = nodes.intra_node_latency_s
     if inside < group_size:

@@ -7,8 +7,9 @@ factor of the devices is pipeline stages. Sequences are packed up to the longest
 number of recomputed layers is fixed for the context, whatever the batch holds. Gradients are reduced and parameters
 gathered once a step (ZeRO-1).
 
-Leaves out: padding to multiples of the ring, imbalance of causal attention in the ring, overlap of tensor-parallel
-collectives with computation, data parallelism (a batch of these contexts fills the devices without it).
+Leaves out: that the last stage runs the head alone (its time is spread over all), padding to multiples of the ring,
+imbalance of causal attention in the ring, overlap of tensor-parallel collectives with computation, data parallelism
+(a batch of these contexts fills the devices without it).
 """
 
 from collections.abc import Sequence
@@ -106,8 +107,9 @@ class _Costs:
         forward_ring_s = self._ring_s(profile.forward, batch, passes=1)
         backward_ring_s = self._ring_s(profile.backward, batch, passes=2)
         whole_forward_s = forward_s + profile.forward.beta1 + tensor_s + forward_ring_s
+        head_s_per_token = profile.head.forward_s_per_token + profile.head.backward_s_per_token
         return (
-            forward_s + backward_s,
+            forward_s + backward_s + head_s_per_token * batch.tokens / self.group_size,
             profile.forward.beta1 + profile.backward.beta1,
             layer_count / profile.model.layers * whole_forward_s,
             2 * tensor_s + forward_ring_s + backward_ring_s,

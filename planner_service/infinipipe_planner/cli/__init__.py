@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from infinipipe_planner.cli.access import asks_planner
 from infinipipe_planner.cli.compare import compare
+from infinipipe_planner.cli.delete import delete
 from infinipipe_planner.cli.diff import diff
 from infinipipe_planner.cli.jobs import jobs
 from infinipipe_planner.cli.plan import plan
@@ -26,8 +28,10 @@ COMMAND_GROUP = "infinipipe.commands"
 
 def register(app: typer.Typer) -> None:
     """Add the planner's commands."""
-    for command in (serve, plan, compare, jobs, plans, show, watch, diff, trace, report):
-        app.command()(command)
+    for local_command in (serve, compare, diff):
+        app.command()(local_command)
+    for asking_command in (plan, jobs, plans, show, watch, trace, report, delete):
+        app.command()(asks_planner(asking_command))
     app.add_typer(profile, name="profile")
 
 

@@ -7,6 +7,8 @@ import typer
 from google.protobuf.message import Message
 
 from infinipipe.planner.v1 import planner_service_pb2_grpc
+from infinipipe_contract.access import ClientAccess
+from infinipipe_planner.cli.access import current_access, explain_handshake, open_channel
 from infinipipe_planner.cli.output import EXIT_FAILURE, EXIT_USAGE, fail
 from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, parse_address
 
@@ -40,17 +42,21 @@ def call_planner(address: str, method: str, request: Message, *, timeout_s: floa
         parse_address(address)
     except InvalidAddressError as error:
         fail(str(error), EXIT_USAGE)
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    access = current_access(address)
+    with open_channel(address, access, CHANNEL_OPTIONS) as channel:
         stub = planner_service_pb2_grpc.PlannerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         try:
-            return getattr(stub, method)(request, timeout=timeout_s)
+            return getattr(stub, method)(request, timeout=timeout_s, metadata=access.metadata)
         except grpc.RpcError as error:
-            _leave(address, timeout_s, error.code(), error.details() or "")
+            _leave(address, access, timeout_s, error.code(), error.details() or "")
 
 
-def _leave(address: str, timeout_s: float, code: grpc.StatusCode, sentence: str) -> NoReturn:
+def _leave(address: str, access: ClientAccess, timeout_s: float, code: grpc.StatusCode, sentence: str) -> NoReturn:
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        fail(access.explain_refusal(address))
     if code is grpc.StatusCode.UNAVAILABLE:
-        fail(f"no planner at {address}: is `infinipipe serve` running there? ({sentence})")
+        reason = explain_handshake(address, access)
+        fail(reason or f"no planner at {address}: is `infinipipe serve` running there? ({sentence})")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         fail(f"the planner at {address} did not answer within {timeout_s:g} s")
     exit_code = EXIT_USAGE if code is grpc.StatusCode.INVALID_ARGUMENT else EXIT_FAILURE

@@ -10,6 +10,7 @@ from typing import Any
 
 from infinipipe_contract.errors import InvalidPlanError, ModelConfigError
 from infinipipe_contract.hf_config import read_hf_config
+from infinipipe_contract.model_flops import mean_attended_tokens
 from infinipipe_contract.model_memory import DecoderShape
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
@@ -21,6 +22,7 @@ from infinipipe_planner.cli.inputs import InputError, read_lengths
 from infinipipe_planner.cli.model import name_model, read_hardware
 from infinipipe_planner.cli.output import EXIT_USAGE, OutputFormat, fail, planner_extra, working, write_result
 from infinipipe_planner.errors import InvalidLengthsError, InvalidOptionsError, PlannerError
+from infinipipe_planner.lengths import check_lengths
 
 GIB_BYTES = 2**30
 MIN_PEAKS_WIDTH = 20
@@ -57,9 +59,10 @@ def dry_run(
     """Plan a batch under every layout and print what each is worth; leave with a failure if nothing fits."""
     try:
         batch = _read_batch(lengths, context, sequences)
+        check_lengths(batch.lengths_tokens)
         hardware = read_hardware(device, nodes, devices_per_node)
-        shape = read_hf_config(model, max(batch.lengths_tokens, default=0)).shape
-    except (InputError, ModelConfigError, HardwareError) as error:
+        shape = read_hf_config(model, max(batch.lengths_tokens)).shape
+    except (InputError, InvalidLengthsError, ModelConfigError, HardwareError) as error:
         fail(str(error), EXIT_USAGE)
     name = f"{name_model(model)} on {hardware.name}"
     results = _try_all(shape, hardware, batch, policy)
@@ -86,6 +89,7 @@ def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str)
     def solve(profile: Profile) -> ExecutionPlan:
         return solve_plan(batch.lengths_tokens, profile, PlanOptions(policy=policy))
 
+    attended_tokens = mean_attended_tokens(batch.lengths_tokens)
     layouts = legal_layouts(shape, hardware)
     if not layouts:
         fail(
@@ -98,7 +102,7 @@ def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str)
         what = f"planning pp {layout.pp_size} x sp {layout.sp_size}, layout {number} of {len(layouts)} ..."
         try:
             with working(what):
-                results.append(try_layout(shape, hardware, layout, solve))
+                results.append(try_layout(shape, hardware, layout, solve, attended_tokens=attended_tokens))
         except (InvalidLengthsError, InvalidOptionsError) as error:
             fail(str(error), EXIT_USAGE)
         except (PlannerError, InvalidPlanError) as error:

@@ -5,26 +5,28 @@ every chunk, and packing more slices into a chunk does not pay them again.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from infinipipe_contract.cost_model import CostModel
-from infinipipe_contract.profile import ComputeCost, Profile
+from infinipipe_contract.plan import ActionKind
+from infinipipe_contract.profile import Profile
 
 
 class SliceWork:
-    """Work of slices under one profile, in seconds.
+    """Work of slices under one profile, in seconds of a mean stage: every stage has its share of the head.
 
     Args:
         profile: Cost model.
-        passes: The passes that count; the paper balances backward passes.
+        kinds: The passes that count; the paper balances backward passes.
     """
 
-    def __init__(self, profile: Profile, passes: Sequence[ComputeCost] | None = None) -> None:
-        costs = CostModel(profile)
-        passes = passes or (profile.backward,)
+    def __init__(self, profile: Profile, kinds: Collection[ActionKind] = (ActionKind.BACKWARD,)) -> None:
+        costs, pp_size = CostModel(profile), profile.cluster.pp_size
+        passes = [profile.forward if kind is ActionKind.FORWARD else profile.backward for kind in kinds]
         all2all_s = costs.all2all_s(1) - costs.all2all_s(0)
         self._per_pair_s = sum(one.alpha1 for one in passes) / profile.device_count
         self._per_token_s = sum(one.alpha2 / profile.device_count + all2all_s for one in passes)
+        self._per_token_s += sum(costs.head_s(kind, 1, pp_size - 1) for kind in kinds) / pp_size
 
     def work_s(self, start_token: int, length_tokens: int) -> float:
         """Work of the slice that begins behind ``start_token`` tokens of context."""

@@ -50,7 +50,9 @@ class NoBalanceSpec(PaperSpec):
         chunk_tokens = -(-max(lengths_tokens) // self.slice_count)
         scheduled = group_chains(split_fixed(lengths_tokens, chunk_tokens), CostModel(profile), limits)
         return Candidate(
-            pipelines=tuple(build_pipeline(one.order, one.recompute.layer_counts) for one in scheduled),
+            pipelines=tuple(
+                build_pipeline(one.order, one.recompute.layer_counts, profile.stage_layers) for one in scheduled
+            ),
             outcome=least_certain(one.recompute.outcome for one in scheduled),
             gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
         )
@@ -73,7 +75,7 @@ class FullRecomputeSpec(PaperSpec):
 
     def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:  # noqa: ARG002  # no solver runs
         """Chunk as the paper does, recompute everything; see ``CandidateSpec``."""
-        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, min(profile.stage_layers))
+        return _build_fixed(chunk_batch(lengths_tokens, profile, self.slice_count), profile, max(profile.stage_layers))
 
 
 def _build_fixed(chains: Sequence[ChunkChain], profile: Profile, layer_count: int) -> Candidate:
@@ -92,7 +94,7 @@ def _build_fixed(chains: Sequence[ChunkChain], profile: Profile, layer_count: in
         alone = order_pipeline(group, pp_size)
         _require_fit(build_recompute_problem(alone, costs), layer_count, profile)
         orders.append(alone)
-    return Candidate(tuple(build_uniform_pipeline(order, layer_count) for order in orders))
+    return Candidate(tuple(build_uniform_pipeline(order, layer_count, profile.stage_layers) for order in orders))
 
 
 def _lack(problem: RecomputeProblem, layer_count: int) -> float:

@@ -49,7 +49,7 @@ class GPipeSpec:
         flushes = [part for first in range(self.flush_count) if (part := chunks[first :: self.flush_count])]
         orders = [order_flush(flush, profile.cluster.pp_size) for flush in flushes]
         layer_count = max(least_uniform_recompute(build_recompute_problem(order, costs), profile) for order in orders)
-        return Candidate(tuple(build_uniform_pipeline(order, layer_count) for order in orders))
+        return Candidate(tuple(build_uniform_pipeline(order, layer_count, costs.stage_layers) for order in orders))
 
 
 def order_flush(chunks: Sequence[Chunk], pp_size: int) -> PipelineOrder:

@@ -43,7 +43,9 @@ class PaperSpec:
         chains = chunk_batch(lengths_tokens, profile, self.slice_count)
         scheduled = group_chains(chains, CostModel(profile), limits)
         return Candidate(
-            pipelines=tuple(build_pipeline(one.order, one.recompute.layer_counts) for one in scheduled),
+            pipelines=tuple(
+                build_pipeline(one.order, one.recompute.layer_counts, profile.stage_layers) for one in scheduled
+            ),
             outcome=least_certain(one.recompute.outcome for one in scheduled),
             gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
         )

@@ -17,6 +17,7 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from infinipipe_contract.cost_model import CostModel
+from infinipipe_contract.plan import ActionKind
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import simulate
 from infinipipe_planner.chunking.balance import balance_chunks
@@ -102,7 +103,7 @@ class _Trials:
     def __init__(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits, spec: SearchSpec) -> None:
         self._lengths_tokens = lengths_tokens
         self._costs = CostModel(profile)
-        self._work = SliceWork(profile, (profile.forward, profile.backward))
+        self._work = SliceWork(profile, tuple(ActionKind))
         self._total_work_s = sum(map(self._work.prefix_work_s, lengths_tokens))
         self._limits = limits
         self._max_slice_count = spec.max_slice_count
@@ -127,7 +128,7 @@ class _Trials:
             return  # recompute would only make it longer
         if schedule.fits:
             no_recompute = (0,) * (len(schedule.order.chunks) + len(schedule.order.stages) - 1)
-            pipelines = (build_pipeline(schedule.order, no_recompute),)
+            pipelines = (build_pipeline(schedule.order, no_recompute, self._costs.stage_layers),)
             self._best, self._best_s = SearchCandidate(pipelines, trial=trial), schedule.makespan_s
         else:
             self._make_room(trial, schedule, prices)
@@ -135,12 +136,12 @@ class _Trials:
     def _make_room(self, trial: Trial, schedule: ListSchedule, prices: ChunkPrices) -> None:
         """Choose recompute for a schedule that needs more memory than there is."""
         profile = self._costs.profile
-        weights = slowest_layer_weights(schedule.order, prices.forward_s)
+        weights = slowest_layer_weights(schedule.order, prices.layers_s)
         problem = build_recompute_problem(schedule.order, self._costs, weights)
         if problem.find_shortage() is not None:
             self._shortage = describe_shortage(problem, profile)
             return
-        mean_layer_s = max(map(mean, prices.forward_s)) / max(self._costs.stage_layers)
+        mean_layer_s = max(map(mean, prices.layers_s)) * profile.cluster.pp_size / profile.model.layers
         least_s = schedule.makespan_s + least_cost(problem) * mean_layer_s
         if self._best is not None and (self._solves_left <= 0 or least_s >= self._best_s):
             return  # the solver would find no cheaper recompute than this
@@ -149,7 +150,7 @@ class _Trials:
         if recompute is None:
             self._shortage = describe_shortage(problem, profile)
             return
-        pipelines = (build_pipeline(schedule.order, recompute.layer_counts),)
+        pipelines = (build_pipeline(schedule.order, recompute.layer_counts, self._costs.stage_layers),)
         makespan_s = simulate(pipelines, profile).makespan_s
         if makespan_s < self._best_s:
             self._best_s = makespan_s

@@ -52,7 +52,7 @@ def run_1f1b(chains: Sequence[ChunkChain], profile: Profile) -> Candidate:
     """
     order = order_pipeline(chains, profile.cluster.pp_size)
     layer_count = least_uniform_recompute(build_recompute_problem(order, CostModel(profile)), profile)
-    return Candidate((build_uniform_pipeline(order, layer_count),))
+    return Candidate((build_uniform_pipeline(order, layer_count, profile.stage_layers),))
 
 
 def sweep_seq1f1b(lengths_tokens: tuple[int, ...], profile: Profile, options: "PlanOptions") -> Sweep:

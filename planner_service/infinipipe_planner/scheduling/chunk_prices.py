@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.cost_model import CostModel
+from infinipipe_contract.plan import ActionKind
 from infinipipe_planner.chunking.chunk_batch import ChunkChain
 
 
@@ -14,6 +15,8 @@ class ChunkPrices:
     Attributes:
         forward_s: Seconds of a forward pass, by stage and chunk.
         backward_s: Seconds of a backward pass, by stage and chunk.
+        layers_s: Seconds of a forward pass over as many layers as an even stage has, by stage and chunk: what is
+            recomputed, without the head.
         held_bytes: Bytes held from forward to backward, by stage and chunk.
         transfer_s: Seconds of a message, by chunk.
         free_bytes: Usable bytes beside the model states, by stage.
@@ -21,6 +24,7 @@ class ChunkPrices:
 
     forward_s: tuple[tuple[float, ...], ...]
     backward_s: tuple[tuple[float, ...], ...]
+    layers_s: tuple[tuple[float, ...], ...]
     held_bytes: tuple[tuple[float, ...], ...]
     transfer_s: tuple[float, ...]
     free_bytes: tuple[float, ...]
@@ -37,20 +41,20 @@ def price_chunks(chains: Sequence[ChunkChain], costs: CostModel) -> ChunkPrices:
     backward_s = [costs.compute_s(profile.backward, chunk) for chunk in chunks]
     stages, shares = range(profile.cluster.pp_size), costs.stage_shares
     per_token = [[costs.full_activation_bytes(1, stage, keeps_kv=kept) for kept in (False, True)] for stage in stages]
+
+    def passes_s(even_s: Sequence[float], stage: int, gather_s: float, head: ActionKind | None) -> tuple[float, ...]:
+        head_s = 0.0 if head is None else costs.head_s(head, 1, stage)
+        return tuple(
+            max(shares[stage] * s + head_s * count, gather_s) + shares[stage] * a
+            for s, a, count in zip(even_s, all2all_s, tokens, strict=True)
+        )
+
+    gather_s = profile.param_gather_s
     return ChunkPrices(
-        forward_s=tuple(
-            tuple(
-                max(shares[stage] * s, profile.param_gather_s[stage]) + shares[stage] * a
-                for s, a in zip(forward_s, all2all_s, strict=True)
-            )
-            for stage in stages
-        ),
-        backward_s=tuple(
-            tuple(
-                max(shares[stage] * s, 2 * profile.param_gather_s[stage]) + shares[stage] * a
-                for s, a in zip(backward_s, all2all_s, strict=True)
-            )
-            for stage in stages
+        forward_s=tuple(passes_s(forward_s, stage, gather_s[stage], ActionKind.FORWARD) for stage in stages),
+        backward_s=tuple(passes_s(backward_s, stage, 2 * gather_s[stage], ActionKind.BACKWARD) for stage in stages),
+        layers_s=tuple(
+            tuple(s / shares[stage] for s in passes_s(forward_s, stage, gather_s[stage], None)) for stage in stages
         ),
         held_bytes=tuple(
             tuple(per_token[stage][kept] * count for kept, count in zip(keeps_kv, tokens, strict=True))

@@ -5,7 +5,7 @@ Deterministic: SCIP's ``optimize`` uses one thread and fixed seeds, and the limi
 
 from dataclasses import dataclass
 
-from pyscipopt import Model, quicksum
+from pyscipopt import Model, Variable, quicksum
 
 from infinipipe_planner.scheduling.recompute_problem import IlpLimits, RecomputeProblem
 
@@ -47,8 +47,25 @@ def solve_ilp(problem: RecomputeProblem, limits: IlpLimits) -> IlpResult:
         model.addVar(f"layers_{index}", vtype=kind, lb=0, ub=problem.layer_limit)
         for index in range(problem.variable_count)
     ]
+    limited: dict[tuple[int, int], Variable] = {}
+
+    def layers(index: int, saved: float, limit: int | None) -> Variable:
+        """Tell what a stage recomputes of a variable: that much, but not more than its layers.
+
+        Where recompute costs bytes instead of saving them, all that the variable asks for counts: the safe side.
+        """
+        if limit is None or saved < 0:
+            return variables[index]
+        if (index, limit) not in limited:
+            limited[index, limit] = model.addVar(f"layers_{index}_of_{limit}", lb=0, ub=limit)
+            model.addCons(limited[index, limit] <= variables[index])
+        return limited[index, limit]
+
     for number, constraint in enumerate(problem.constraints):
-        saved_mib = quicksum(saved / _MIB_BYTES * variables[index] for index, saved in constraint.saved_bytes.items())
+        saved_mib = quicksum(
+            saved / _MIB_BYTES * layers(index, saved, constraint.layer_limit)
+            for index, saved in constraint.saved_bytes.items()
+        )
         excess_mib = (constraint.full_bytes - constraint.free_bytes) / _MIB_BYTES
         model.addCons(saved_mib >= excess_mib, f"memory_of_stage_{constraint.stage_index}_window_{number}")
     objective = quicksum(weight * variable for weight, variable in zip(problem.weights, variables, strict=True))

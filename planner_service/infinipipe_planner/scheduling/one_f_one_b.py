@@ -108,8 +108,17 @@ def recompute_variable(pp_size: int, stage_index: int, backward_rank: int) -> in
     return backward_rank + pp_size - 1 - stage_index
 
 
-def build_pipeline(order: PipelineOrder, recompute: Sequence[int]) -> Pipeline:
-    """Join the order with the recompute variables (paper: C) to a pipeline."""
+def build_pipeline(
+    order: PipelineOrder, recompute: Sequence[int], stage_layers: Sequence[int] | None = None
+) -> Pipeline:
+    """Join the order with the recompute variables (paper: C) to a pipeline.
+
+    Args:
+        order: Chunks and their order.
+        recompute: Layers of every diagonal.
+        stage_layers: Layers of every stage: one that has fewer than its diagonal recomputes all it has. None where
+            every stage has as many.
+    """
     pp_size = len(order.stages)
     stages = []
     for stage_index, passes in enumerate(order.stages):
@@ -118,6 +127,8 @@ def build_pipeline(order: PipelineOrder, recompute: Sequence[int]) -> Pipeline:
             layer_count = 0
             if kind is ActionKind.FORWARD:
                 layer_count = recompute[recompute_variable(pp_size, stage_index, order.backward_rank[chunk_index])]
+                if stage_layers is not None:
+                    layer_count = min(layer_count, stage_layers[stage_index])
             actions.append(Action(kind, chunk_index, layer_count))
         stages.append(tuple(actions))
     return Pipeline(order.chunks, tuple(stages))

@@ -92,7 +92,7 @@ def _raise_to_fit(layer_counts: list[int], values: Sequence[float], problem: Rec
             raisable = [
                 (round(values[index] - layer_counts[index], _VALUE_DIGITS), saved, -index)
                 for index, saved in constraint.saved_bytes.items()
-                if saved > 0 and layer_counts[index] < problem.layer_limit
+                if saved > 0 and layer_counts[index] < constraint.limit_layers(problem.layer_limit)
             ]
             if not raisable:
                 return False
@@ -106,16 +106,21 @@ def _raise_to_fit(layer_counts: list[int], values: Sequence[float], problem: Rec
 def _lower_while_it_fits(layer_counts: list[int], values: Sequence[float], problem: RecomputeProblem) -> None:
     """Recompute less where every window has room for it: first what was rounded up most, then what costs most."""
     spare_bytes = [constraint.free_bytes - constraint.needed_bytes(layer_counts) for constraint in problem.constraints]
-    windows_of: list[list[tuple[int, float]]] = [[] for _ in layer_counts]
+    windows_of: list[list[tuple[int, float, int]]] = [[] for _ in layer_counts]
     for number, constraint in enumerate(problem.constraints):
+        limit = constraint.limit_layers(problem.layer_limit)
         for index, saved in constraint.saved_bytes.items():
-            windows_of[index].append((number, saved))
+            windows_of[index].append((number, saved, limit))
 
     def rounded_up(index: int) -> tuple[float, float]:
         return round(values[index] - layer_counts[index], _VALUE_DIGITS), -problem.weights[index]
 
     for index in sorted(range(len(layer_counts)), key=rounded_up):
-        while layer_counts[index] > 0 and all(spare_bytes[number] >= saved for number, saved in windows_of[index]):
+        while layer_counts[index] > 0:
+            # A stage with fewer layers than the variable asks for loses nothing yet.
+            losing = [(number, saved) for number, saved, limit in windows_of[index] if layer_counts[index] <= limit]
+            if any(spare_bytes[number] < saved for number, saved in losing):
+                break
             layer_counts[index] -= 1
-            for number, saved in windows_of[index]:
+            for number, saved in losing:
                 spare_bytes[number] -= saved

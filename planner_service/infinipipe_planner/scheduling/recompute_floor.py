@@ -43,7 +43,7 @@ def _least_window_cost(window: WindowConstraint, problem: RecomputeProblem) -> f
     for saved, weight in sorted(saving, key=lambda entry: entry[1] / entry[0]):
         if missing_bytes <= 0:
             break
-        layers = min(float(problem.layer_limit), missing_bytes / saved)
+        layers = min(float(window.limit_layers(problem.layer_limit)), missing_bytes / saved)
         cost += weight * layers
         missing_bytes -= layers * saved
     return math.ceil(cost - 1e-9) if problem.weighs_all_alike else cost

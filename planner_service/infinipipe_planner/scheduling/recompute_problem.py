@@ -23,16 +23,25 @@ class WindowConstraint:
         full_bytes: Activations of the window's chunks without recompute (Alg. 2: the sum of I_p[k]).
         saved_bytes: Bytes that one recomputed layer of a chunk saves, by the index of its variable (Alg. 2: F[k]).
         free_bytes: Usable bytes of a device beside its model states (Eq. 20: G - M_ms(p)).
+        layer_limit: Layers of the stage where some other stage has more: what a variable asks for beyond them saves
+            nothing here. None where no stage has more.
     """
 
     stage_index: int
     full_bytes: float
     saved_bytes: Mapping[int, float]
     free_bytes: float
+    layer_limit: int | None = None
 
     def needed_bytes(self, recompute: Sequence[int]) -> float:
         """Activations of the window when every variable has that many layers recomputed (Eq. 19)."""
-        return self.full_bytes - sum(saved * recompute[index] for index, saved in self.saved_bytes.items())
+        return self.full_bytes - sum(
+            saved * self.limit_layers(recompute[index]) for index, saved in self.saved_bytes.items()
+        )
+
+    def limit_layers(self, layer_count: int) -> int:
+        """Tell how many layers the stage recomputes where a variable asks for that many."""
+        return layer_count if self.layer_limit is None else min(layer_count, self.layer_limit)
 
     def holds(self, recompute: Sequence[int]) -> bool:
         """Tell whether the window fits, in bytes and without tolerance."""
@@ -40,7 +49,8 @@ class WindowConstraint:
 
     def least_bytes(self, layer_limit: int) -> float:
         """Activations of the window with as much recompute as helps."""
-        return self.full_bytes - layer_limit * sum(max(saved, 0.0) for saved in self.saved_bytes.values())
+        layers = self.limit_layers(layer_limit)
+        return self.full_bytes - layers * sum(max(saved, 0.0) for saved in self.saved_bytes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,8 @@ class RecomputeProblem:
     Attributes:
         weights: Cost of one layer on every diagonal; all 1 in the paper. One for each of the chunks + stages - 1
             variables (Eq. 15).
-        layer_limit: Layers of the smallest stage, the upper bound of every variable, as a diagonal crosses all stages.
+        layer_limit: Layers of the largest stage, the upper bound of every variable; a diagonal crosses all stages, and
+            those with fewer layers recompute all they have.
         constraints: One a window, but for those that fit without recompute and can only shrink.
     """
 
@@ -113,8 +124,10 @@ def build_recompute_problem(
         math.floor(costs.saved_bytes_per_layer(count, keeps_kv=index in kept)) for index, count in enumerate(tokens)
     ]
     always_saves = min(saved) >= 0
+    layer_limit = max(costs.stage_layers)
     constraints = []
     for stage_index, passes in enumerate(order.stages):
+        own_limit = costs.stage_layers[stage_index] if costs.stage_layers[stage_index] < layer_limit else None
         full = [
             math.ceil(costs.full_activation_bytes(count, stage_index, keeps_kv=index in kept))
             for index, count in enumerate(tokens)
@@ -129,9 +142,9 @@ def build_recompute_problem(
             saved_bytes = {
                 recompute_variable(pp_size, stage_index, order.backward_rank[index]): saved[index] for index in window
             }
-            constraints.append(WindowConstraint(stage_index, full_bytes, saved_bytes, free_bytes))
+            constraints.append(WindowConstraint(stage_index, full_bytes, saved_bytes, free_bytes, own_limit))
     variable_count = len(order.chunks) + pp_size - 1
-    return RecomputeProblem(tuple(weights or (1.0,) * variable_count), min(costs.stage_layers), tuple(constraints))
+    return RecomputeProblem(tuple(weights or (1.0,) * variable_count), layer_limit, tuple(constraints))
 
 
 def _peak_bytes(passes: Sequence[tuple[ActionKind, int]], full: Sequence[int]) -> int:
@@ -156,19 +169,19 @@ def describe_shortage(problem: RecomputeProblem, profile: Profile) -> Infeasible
     return InfeasibleBatchError(worst.stage_index, needed_bytes + state_bytes, profile.usable_memory_bytes, remedy)
 
 
-def slowest_layer_weights(order: PipelineOrder, forward_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
+def slowest_layer_weights(order: PipelineOrder, layers_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Weigh every diagonal by its slowest chunk: the others wait for it anyway.
 
     Args:
         order: Chunks and their order.
-        forward_s: Seconds of a forward pass, by stage and chunk.
+        layers_s: Seconds of the same number of layers, by stage and chunk.
 
     Returns:
         One weight a variable; only their ratios count, the mean is 1.
     """
     pp_size = len(order.stages)
     slowest_s = [0.0] * (len(order.chunks) + pp_size - 1)
-    for stage_index, of_stage in enumerate(forward_s):
+    for stage_index, of_stage in enumerate(layers_s):
         for chunk_s, rank in zip(of_stage, order.backward_rank, strict=True):
             variable = recompute_variable(pp_size, stage_index, rank)
             slowest_s[variable] = max(slowest_s[variable], chunk_s)

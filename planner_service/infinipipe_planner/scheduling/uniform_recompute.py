@@ -1,5 +1,7 @@
 """Uniform recompute: the same number of layers for every chunk on every stage, as static configurations have it."""
 
+from collections.abc import Sequence
+
 from infinipipe_contract.plan import Pipeline
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, build_pipeline
@@ -19,6 +21,6 @@ def least_uniform_recompute(problem: RecomputeProblem, profile: Profile) -> int:
     raise describe_shortage(problem, profile)
 
 
-def build_uniform_pipeline(order: PipelineOrder, layer_count: int) -> Pipeline:
-    """Join an order with a number of layers to a pipeline."""
-    return build_pipeline(order, (layer_count,) * (len(order.chunks) + len(order.stages) - 1))
+def build_uniform_pipeline(order: PipelineOrder, layer_count: int, stage_layers: Sequence[int]) -> Pipeline:
+    """Join an order with a number of layers to a pipeline; a stage that has fewer recomputes all."""
+    return build_pipeline(order, (layer_count,) * (len(order.chunks) + len(order.stages) - 1), stage_layers)

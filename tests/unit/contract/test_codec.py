@@ -1,5 +1,6 @@
 """Plans and profiles survive the codec, and what does not fit is refused in a sentence."""
 
+import dataclasses
 import json
 
 import pytest
@@ -14,6 +15,7 @@ from infinipipe_contract.codec import (
     profile_to_json,
 )
 from infinipipe_contract.errors import InvalidPlanError, InvalidProfileError
+from infinipipe_contract.profile import HeadCost
 from support_contract import small_profile, two_stage_plan
 
 
@@ -27,6 +29,21 @@ def test_a_plan_survives_the_wire_and_json() -> None:
 def test_a_profile_survives_json() -> None:
     profile = small_profile()
     assert profile_from_json(profile_to_json(profile)) == profile
+
+
+def test_layers_head_and_query_width_survive_json_and_stay_absent_where_they_are() -> None:
+    plain = small_profile()
+    full = dataclasses.replace(
+        plain,
+        model=dataclasses.replace(plain.model, query_dim=24),
+        layer_division=(3, 1),
+        head=HeadCost(1e-6, 2e-6),
+    )
+
+    assert profile_from_json(profile_to_json(full)) == full
+    assert full.stage_layers == (3, 1)
+    assert not {"stage_layers", "head", "query_dim"} & set(profile_to_json(plain).replace('"', " ").split())
+    assert plain.stage_layers == (2, 2)
 
 
 def test_an_unspecified_action_kind_is_refused() -> None:
@@ -52,9 +69,14 @@ def test_text_that_is_no_plan_is_refused() -> None:
         ({"model": {"layers": 0}}, "model.layers is 0, it must be at least 1"),
         ({"model": {"layers": "four"}}, "profile: "),
         ({"cluster": {"usable_memory_ratio": 1.5}}, r"usable_memory_ratio is 1.5, it must be in \(0, 1\]"),
-        ({"p2p": {"bandwidth_bytes_per_s": 0}}, "p2p.bandwidth_bytes_per_s is 0, it must be more than 0"),
+        ({"p2p": {"bandwidth_bytes_per_s": 0}}, "p2p.bandwidth_bytes_per_s is 0.0, it must be at least 1"),
         ({"backward": {"alpha2": -1.0}}, "backward.alpha2 is -1.0, it must be a finite number"),
         ({"memory": {"token_bytes": "Infinity"}}, "memory.token_bytes is inf, it must be a finite number"),
+        ({"head": {"backward_s_per_token": -1}}, "head.backward_s_per_token is -1.0, it must be a finite number"),
+        ({"model": {"query_dim": 0}}, "model.query_dim is 0, it must be at least 1"),
+        ({"stage_layers": [4]}, r"stage_layers is 1 entries, it must be 2 \(one a stage\)"),
+        ({"stage_layers": [4, 0]}, r"stage_layers\[1\] is 0, it must be at least 1"),
+        ({"stage_layers": [4, 1]}, "the sum of stage_layers is 5, it must be model.layers, which is 4"),
     ],
 )
 def test_a_senseless_profile_is_refused_by_key_value_and_limit(change: dict[str, object], sentence: str) -> None:

@@ -51,7 +51,7 @@ def test_node_links_of_the_profile_win_over_derived_ones() -> None:
     [
         ({"devices_per_node": 0}, "nodes.devices_per_node is 0, it must be at least 1"),
         ({"devices_per_node": 3}, "nodes.devices_per_node is 3, it must be a divisor of pp_size . sp_size, which is 4"),
-        ({"inter_node_bytes_per_s": 0.0}, "nodes.inter_node_bytes_per_s is 0.0, it must be more than 0"),
+        ({"inter_node_bytes_per_s": 0.0}, "nodes.inter_node_bytes_per_s is 0.0, it must be at least 1"),
         ({"intra_node_bytes_per_s": float("nan")}, "nodes.intra_node_bytes_per_s is nan"),
         ({"inter_node_latency_s": -1.0}, "nodes.inter_node_latency_s is -1.0"),
     ],

@@ -1,6 +1,7 @@
 """`infinipipe export`: what it writes, and what it says about checkpoints that it cannot export."""
 
 import json
+import resource
 import sys
 import warnings
 from collections.abc import Iterator
@@ -150,6 +151,18 @@ def test_an_output_that_cannot_be_written_is_said(checkpoint: Path, tmp_path: Pa
     (tmp_path / "file").touch()
 
     assert "cannot write" in refusal_of(checkpoint, "-o", tmp_path / "file" / "out", code=1)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_behind(checkpoint: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+    try:
+        message = refusal_of(checkpoint, "-o", tmp_path / "out", code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert "cannot write" in message
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_torch_the_command_says_what_to_install(

@@ -34,6 +34,7 @@ def test_the_memory_is_that_of_the_configuration(tmp_path: Path) -> None:
         ("model", "layers", 8),
         ("model", "hidden", 64),
         ("model", "kv_dim", 32),
+        ("model", "query_dim", 64),
         ("model", "ffn", 96),
         ("model", "vocab", 301),
         ("model", "dtype_bytes", 2),

@@ -33,4 +33,7 @@ def test_all_ranks_agree_on_a_profile_that_plans_can_be_made_with(
     costs, chunk = CostModel(profile), Chunk((Slice(0, 0, 64),))
     assert costs.forward_s(chunk, 0) > 0
     assert costs.backward_s(chunk, 0, 0) > 0
+    assert profile.head.forward_s_per_token > 0
+    assert profile.head.backward_s_per_token > 0
+    assert profile.layer_division == profile.stage_layers
     assert solve_plan([100, 20, 3], profile, PlanOptions()).estimate.makespan_s > 0

@@ -39,7 +39,7 @@ def test_every_layout_is_planned_under_a_profile_of_its_own() -> None:
         seen.append((profile.cluster.pp_size, profile.cluster.sp_size))
         return plan_taking(1.0)
 
-    result = try_layout(SHAPE, CLUSTER, Layout(4, 4), solve)
+    result = try_layout(SHAPE, CLUSTER, Layout(4, 4), solve, attended_tokens=4096.0)
 
     assert seen == [(4, 4)]
     assert isinstance(result.outcome, ExecutionPlan)
@@ -49,7 +49,9 @@ def test_a_layout_that_does_not_fit_is_a_result_and_no_error() -> None:
     def solve(profile: Profile) -> ExecutionPlan:
         raise SHORTAGE
 
-    assert try_layout(SHAPE, CLUSTER, Layout(2, 8), solve) == LayoutResult(Layout(2, 8), SHORTAGE)
+    assert try_layout(SHAPE, CLUSTER, Layout(2, 8), solve, attended_tokens=4096.0) == LayoutResult(
+        Layout(2, 8), SHORTAGE
+    )
 
 
 def test_the_layout_with_the_shortest_step_wins() -> None:

@@ -9,7 +9,8 @@ import itertools
 
 import pytest
 
-from infinipipe_contract.profile import NodeLinks
+from infinipipe_contract.profile import HeadCost, NodeLinks
+from infinipipe_planner.baselines.breakdown import break_down_plan
 from infinipipe_planner.baselines.errors import BaselineDoesNotFitError
 from infinipipe_planner.baselines.flexsp import estimate_flexsp
 from infinipipe_planner.baselines.flexsp_milp import assign_round
@@ -17,6 +18,8 @@ from infinipipe_planner.baselines.links import all2all_s, gather_s, parameter_by
 from infinipipe_planner.baselines.megatron import estimate_megatron
 from infinipipe_planner.baselines.sequence_groups import GroupCosts, micro_batch
 from infinipipe_planner.baselines.ulysses import estimate_ulysses
+from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.solve import solve_plan
 from support_planner.batches import github_lengths
 from support_planner.profiles import llama_profile, round_profile
 
@@ -208,3 +211,26 @@ def test_more_recompute_makes_room_for_more_tokens() -> None:
     assert capacities == sorted(capacities)
     # With every layer recomputed 2 bytes * 8 for each of 8 layers and 20 of logits stay.
     assert capacities[-1] == int((1e9 - 1000) * 4 / (128 + 20))
+
+
+def test_the_head_is_work_on_all_devices_and_never_recomputed() -> None:
+    headed = dataclasses.replace(PROFILE, head=HeadCost(4.0, 9.0))
+
+    for estimate in (estimate_ulysses, estimate_flexsp, estimate_megatron):
+        without, with_head = estimate([6], PROFILE), estimate([6], headed)
+        assert with_head.work_s - without.work_s == pytest.approx(13 * 6 / 4)
+        assert with_head.recompute_s == without.recompute_s
+    group, batch = GroupCosts(headed, 0), micro_batch(2, [6])
+    assert group.rates(2).busy_s(6, 36) - GroupCosts(PROFILE, 0).rates(2).busy_s(6, 36) == pytest.approx(13 * 6 / 2)
+    assert group.total_s(batch) - GroupCosts(PROFILE, 0).total_s(batch) == pytest.approx(13 * 6 / 2)
+
+
+def test_the_parts_of_a_plan_on_uneven_stages_add_up_to_its_time() -> None:
+    profile = dataclasses.replace(PROFILE, layer_division=(6, 2), head=HeadCost(4.0, 9.0))
+    plan = solve_plan([40, 9, 6, 3], profile, PlanOptions(policy="paper"))
+
+    parts = break_down_plan(plan, profile)
+
+    busy_s = sum(stage.busy_s for stage in plan.estimate.stages) / 2
+    assert parts.total_s == pytest.approx(plan.estimate.makespan_s)
+    assert parts.total_s - parts.idle_s == pytest.approx(busy_s)

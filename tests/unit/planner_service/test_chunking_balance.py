@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infinipipe_contract.plan import Chunk
+from infinipipe_contract.plan import ActionKind, Chunk
 from infinipipe_planner.chunking.balance import BalancedChunks, Ramp, balance_chunks
 from infinipipe_planner.cost_model.slice_work import SliceWork
 from support_planner.batches import github_lengths
 from support_planner.profiles import llama_profile
 
 PROFILE = llama_profile()
-WORK = SliceWork(PROFILE, (PROFILE.forward, PROFILE.backward))
+WORK = SliceWork(PROFILE, tuple(ActionKind))
 
 
 def all_chunks(chunks: BalancedChunks) -> list[Chunk]:

@@ -141,7 +141,10 @@ def test_a_cluster_that_allows_no_layout_says_what_would(model_path: Path, lengt
         (("--lengths", "-", "--context", 4096), "error: a dry run needs either --lengths, or"),
         (("--lengths", "missing.json"), "error: cannot read missing.json"),
         (("--lengths", "-"), "error: the batch has no sequences"),
-        (("--lengths", "-", "--policy", "papr"), "error: unknown policy 'papr'; did you mean 'paper'?"),
+        (
+            ("--context", 4096, "--sequences", 4, "--policy", "papr"),
+            "error: unknown policy 'papr'; did you mean 'paper'?",
+        ),
         (("--lengths", "-", "--profile", "p.json"), "error: --profile is out of place: a dry run makes its own"),
         (("--lengths", "-", "--server", "h:1"), "error: --server is out of place: a dry run makes its own"),
     ],

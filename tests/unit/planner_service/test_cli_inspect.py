@@ -2,16 +2,18 @@
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from infinipipe_contract.codec import plan_from_json
 from infinipipe_contract.plan import ActionKind
+from infinipipe_contract.text import format_bytes
 from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, PlanFailedError, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.cli.output import planner_extra
@@ -103,11 +105,18 @@ def test_show_prints_the_plan_and_what_the_ranks_measured(app: typer.Typer, serv
     assert words(result.stdout.splitlines()[-1]) == ["1", "1", "2.125", "1.000", "0.250", "3.0", "MiB", "5.4321"]
 
 
-def test_show_writes_the_plan_as_json(app: typer.Typer, service: BackgroundService) -> None:
-    result = run(app, service, "show", "train", 0, "--format", "json")
+def test_show_prints_memory_over_time_beside_the_peak(
+    app: typer.Typer, service: BackgroundService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
 
-    assert result.exit_code == 0, result.output
-    assert plan_from_json(result.stdout) == plan_of_one_chunk((5, 7), job="train", generation=1, step=0)
+    lines = run(app, service, "show", "train", 0).stdout.splitlines()
+
+    curves = [line for line in lines if re.match(r"stage \d  \d+  ", line)]
+    peak = format_bytes(plan_of_one_chunk((5, 7)).estimate.stages[1].peak_bytes)
+    assert len(curves) == 2
+    assert curves[1].endswith(f"  {peak}  0%")
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(
@@ -220,3 +229,25 @@ def test_a_missing_part_is_named_with_what_installs_it(capsys: pytest.CaptureFix
 def test_a_missing_module_of_our_own_is_not_blamed_on_the_installation() -> None:
     with pytest.raises(ModuleNotFoundError), planner_extra():
         raise ModuleNotFoundError("No module named 'infinipipe_planner.gone'", name="infinipipe_planner.gone")
+
+
+def test_delete_makes_the_planner_forget_a_job(app: typer.Typer, service: BackgroundService) -> None:
+    assert run(app, service, "delete", "train").exit_code == 0
+
+    again = run(app, service, "delete", "train")
+
+    assert (again.exit_code, again.stderr) == (1, "error: there is no job 'train'\n")
+
+
+def test_commands_that_ask_a_planner_take_its_address_and_access_from_variables(
+    app: typer.Typer, service: BackgroundService, tmp_path: Path
+) -> None:
+    missing = tmp_path / "ca.pem"
+    variables = {"INFINIPIPE_PLANNER": service.address, "INFINIPIPE_TLS_CA": str(missing)}
+
+    for command in (("jobs",), ("plans", "train"), ("show", "train", "0"), ("watch", "train"), ("delete", "train")):
+        result = CliRunner().invoke(app, list(command), env=variables)
+        assert (result.exit_code, result.stderr) == (
+            2,
+            f"error: --tls-ca {missing}: cannot be read: No such file or directory\n",
+        )

@@ -3,6 +3,9 @@
 import pytest
 
 from infinipipe_planner.fair_queue import FairQueue, QueueFullError, Ticket
+from infinipipe_planner.job_records import JobId
+
+A, B = (JobId("", name) for name in "ab")
 
 
 def order_of(queue: FairQueue, tickets: list[Ticket]) -> list[str]:
@@ -10,7 +13,7 @@ def order_of(queue: FairQueue, tickets: list[Ticket]) -> list[str]:
     order = []
     while tickets:
         (ticket,) = [ticket for ticket in tickets if ticket.turn.is_set()]
-        order.append(ticket.job)
+        order.append(ticket.job.name)
         tickets.remove(ticket)
         queue.leave(ticket)
     return order
@@ -18,14 +21,14 @@ def order_of(queue: FairQueue, tickets: list[Ticket]) -> list[str]:
 
 def test_jobs_take_turns_however_many_batches_one_of_them_has() -> None:
     queue = FairQueue(1, 100, 100)
-    tickets = [queue.enter(job) for job in "aaaaabbc"]
+    tickets = [queue.enter(JobId("", name)) for name in "aaaaabbc"]
 
     assert "".join(order_of(queue, tickets)) == "aabcabaa"
 
 
 def test_a_place_is_the_number_of_batches_that_are_solved_before() -> None:
     queue = FairQueue(1, 100, 100)
-    tickets = [queue.enter(job) for job in "aaabbcaab"]
+    tickets = [queue.enter(JobId("", name)) for name in "aaabbcaab"]
     places = {ticket: queue.position(ticket) for ticket in tickets}
 
     solved: list[Ticket] = []
@@ -39,7 +42,7 @@ def test_a_place_is_the_number_of_batches_that_are_solved_before() -> None:
 
 def test_as_many_batches_as_there_are_slots_are_solved_at_once() -> None:
     queue = FairQueue(3, 100, 100)
-    tickets = [queue.enter("a") for _ in range(5)]
+    tickets = [queue.enter(A) for _ in range(5)]
 
     assert [ticket.turn.is_set() for ticket in tickets] == [True, True, True, False, False]
     queue.leave(tickets[1])
@@ -49,7 +52,7 @@ def test_as_many_batches_as_there_are_slots_are_solved_at_once() -> None:
 
 def test_a_batch_that_leaves_while_it_waits_is_never_given_a_turn() -> None:
     queue = FairQueue(1, 100, 100)
-    running, dropped, last = (queue.enter(job) for job in "abb")
+    running, dropped, last = (queue.enter(JobId("", name)) for name in "abb")
 
     for _ in range(2):
         queue.leave(dropped)
@@ -60,7 +63,7 @@ def test_a_batch_that_leaves_while_it_waits_is_never_given_a_turn() -> None:
 
 def test_leaving_twice_frees_one_slot_only() -> None:
     queue = FairQueue(1, 100, 100)
-    tickets = [queue.enter("a") for _ in range(3)]
+    tickets = [queue.enter(A) for _ in range(3)]
 
     for _ in range(2):
         queue.leave(tickets[0])
@@ -70,14 +73,14 @@ def test_leaving_twice_frees_one_slot_only() -> None:
 
 def test_a_full_queue_names_whose_limit_is_reached_and_what_it_is() -> None:
     queue = FairQueue(1, max_batches=3, max_batches_per_job=2)
-    first = queue.enter("a")
-    queue.enter("a")
+    first = queue.enter(A)
+    queue.enter(A)
 
     with pytest.raises(QueueFullError, match=r"2 batches of job 'a' are unsolved, at most 2 may be; try again in 1 s"):
-        queue.require_room("a")
-    queue.require_room("b")
-    queue.enter("b")
+        queue.require_room(A)
+    queue.require_room(B)
+    queue.enter(B)
     with pytest.raises(QueueFullError, match=r"3 batches of all jobs are unsolved, at most 3 may be"):
-        queue.require_room("b")
+        queue.require_room(B)
     queue.leave(first)
-    queue.require_room("b")
+    queue.require_room(B)

@@ -25,7 +25,8 @@ EXACT = IlpLimits(gap_ratio=0.0, node_limit=100_000)
 MIB = 2**20
 
 
-def random_problem(seed: int, *, is_weighted: bool) -> RecomputeProblem:
+def random_problem(seed: int, *, is_weighted: bool, is_uneven: bool = False) -> RecomputeProblem:
+    """A problem of few windows, whose stages have three layers or, uneven, one of them only one or two."""
     generator = random.Random(seed)
     count = generator.randint(2, 5)
     weights = tuple(generator.choice([0.5, 1.0, 2.0]) if is_weighted else 1.0 for _ in range(count))
@@ -35,7 +36,10 @@ def random_problem(seed: int, *, is_weighted: bool) -> RecomputeProblem:
         last = min(count - 1, first + generator.randint(0, 2))
         saved = {index: generator.randint(1, 9) * MIB for index in range(first, last + 1)}
         excess = generator.randint(0, 3 * sum(saved.values()) // MIB) * MIB
-        constraints.append(WindowConstraint(generator.randrange(2), excess, saved, 0))
+        stage_index = generator.randrange(2)
+        own_limit = 1 + seed % 2 if is_uneven and stage_index else None
+        excess = min(excess, sum(saved.values()) * own_limit) if own_limit else excess
+        constraints.append(WindowConstraint(stage_index, excess, saved, 0, own_limit))
     return RecomputeProblem(weights, 3, tuple(constraints))
 
 
@@ -44,10 +48,11 @@ def cheapest(problem: RecomputeProblem) -> float:
     return min(problem.cost(v) for v in vectors if all(c.holds(v) for c in problem.constraints))
 
 
+@pytest.mark.parametrize("is_uneven", [False, True])
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_no_recompute_costs_less_than_the_floor(seed: int, is_weighted: bool) -> None:
-    problem = random_problem(seed, is_weighted=is_weighted)
+def test_no_recompute_costs_less_than_the_floor(seed: int, is_weighted: bool, is_uneven: bool) -> None:
+    problem = random_problem(seed, is_weighted=is_weighted, is_uneven=is_uneven)
 
     assert least_cost(problem) <= cheapest(problem) + 1e-9
 
@@ -63,10 +68,21 @@ def test_without_constraints_the_floor_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
+def test_stages_with_fewer_layers_recompute_what_they_have_at_the_least_cost(seed: int) -> None:
+    problem = random_problem(seed, is_weighted=True, is_uneven=True)
+
+    solution = solve_recompute(problem, EXACT)
+
+    assert solution is not None
+    assert problem.cost(solution.layer_counts) == pytest.approx(cheapest(problem))
+
+
+@pytest.mark.parametrize("is_uneven", [False, True])
+@pytest.mark.parametrize("seed", range(40))
 def test_a_problem_solved_without_integers_still_fits_and_tells_its_gap(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, is_uneven: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = random_problem(seed, is_weighted=False)
+    problem = random_problem(seed, is_weighted=False, is_uneven=is_uneven)
     monkeypatch.setattr(ilp, "MOST_INTEGER_ENTRIES", 0)
 
     solution = solve_recompute(problem, EXACT)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from infinipipe_contract.plan import CandidateReport, ExecutionPlan
+from infinipipe_contract.plan import ActionKind, CandidateReport, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import simulate
 from infinipipe_contract.validate import validate
@@ -24,7 +24,7 @@ PAPER = PlanOptions(policy="paper")
 
 
 def loads_s(split: Sequence[Sequence[int]], lengths: Sequence[int], profile: Profile) -> list[float]:
-    work = SliceWork(profile, (profile.forward, profile.backward))
+    work = SliceWork(profile, tuple(ActionKind))
     return [sum(work.prefix_work_s(lengths[index]) for index in indices) for indices in split]
 
 

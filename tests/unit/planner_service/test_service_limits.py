@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from infinipipe.planner.v1 import plan_pb2, planner_service_pb2_grpc
 from infinipipe.planner.v1 import planner_service_pb2 as pb
-from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_planner.config import InvalidAddressError, ServerConfig, default_num_workers, parse_address
 from infinipipe_planner.server import SERVICE_NAME, check_listenable, start_server
 from support_service import (
@@ -22,9 +22,17 @@ from support_service import (
     job_spec,
     plan_request,
     refused,
+    report_request,
     submission,
     with_service,
 )
+
+
+def measured(**changes: Any) -> pb.ActionMeasurement:
+    """When an action ran, with changes."""
+    fields: dict[str, Any] = {"kind": plan_pb2.ACTION_KIND_FORWARD, "start_s": 0.0, "end_s": 0.5}
+    return pb.ActionMeasurement(**(fields | changes))
+
 
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -113,7 +121,13 @@ def test_a_job_name_of_every_allowed_kind_of_character_is_accepted() -> None:
         ({"context_tokens": 0}, "context_tokens is 0, it must be at least 1"),
         ({"profile": None}, "profile is missing"),
         ({"options": pb.PlanOptions(policy="papr")}, "unknown policy 'papr'; did you mean 'paper'?"),
+        ({"context_tokens": 2**31}, "context_tokens is 2147483648, it must be at least 1 and at most 2147483647"),
         ({"options": pb.PlanOptions(max_slice_count=-1)}, "max_slice_count is -1"),
+        ({"options": pb.PlanOptions(max_slice_count=1_025)}, "max_slice_count is 1025, it must be from 0 to 1024"),
+        ({"options": pb.PlanOptions(node_limit=2**40)}, f"node_limit is {2**40}, it must be from 0 to 100000"),
+        ({"options": pb.PlanOptions(budget_s=3_601)}, "budget_s is 3601.0, it must be from 0 to 3600"),
+        ({"options": pb.PlanOptions(budget_s=float("nan"))}, "budget_s is nan, it must be from 0 to 3600"),
+        ({"options": pb.PlanOptions(gap_ratio=1.0)}, "gap_ratio is 1.0, it must be in [0, 1)"),
         ({"options": pb.PlanOptions(policy="x" * 100_000)}, "unknown policy"),
     ],
 )
@@ -161,6 +175,96 @@ def test_a_submission_that_makes_no_sense_is_refused(changes: dict[str, Any], se
         assert sentence in answer
 
     with_service(FakeSolver(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("figures", "sentence"),
+    [
+        ({"rank": -1}, "report.rank is -1, it must be at least 0 and at most 1048575"),
+        ({"rank": 2**20}, "report.rank is 1048576, it must be at least 0 and at most 1048575"),
+        ({"stage_index": 1_024}, "report.stage_index is 1024, it must be at least 0 and at most 1023"),
+        ({"replica_index": -1}, "report.replica_index is -1, it must be at least 0 and at most 4095"),
+        ({"step_s": -1.0}, "report.step_s is -1.0, it must be a finite number of at least 0"),
+        ({"busy_s": float("inf")}, "report.busy_s is inf, it must be a finite number of at least 0"),
+        ({"plan_wait_s": float("nan")}, "report.plan_wait_s is nan, it must be a finite number of at least 0"),
+        (
+            {"peak_bytes": 1e19},
+            "report.peak_bytes is 1e+19, it must be a finite number of at least 0 and at most 1e+18",
+        ),
+        ({"loss": float("nan")}, "report.loss is nan, it must be a finite number or absent"),
+        (
+            {"actions": [measured(kind=plan_pb2.ACTION_KIND_UNSPECIFIED)]},
+            "report.actions[0].kind is 0, it must be one of",
+        ),
+        ({"actions": [measured(), measured(chunk_index=-1)]}, "report.actions[1] is about chunk -1 of pipeline 0"),
+        ({"actions": [measured(start_s=1.0)]}, "report.actions[0] lasts from 1.0 s to 0.5 s"),
+        ({"actions": [measured(end_s=float("nan"))]}, "report.actions[0] lasts from 0.0 s to nan s"),
+        ({"actions": [measured()] * 131_073}, "report.actions is 131073, it must be at least 0 and at most 131072"),
+    ],
+)
+def test_a_report_that_makes_no_sense_is_refused_with_its_field(figures: dict[str, Any], sentence: str) -> None:
+    async def scenario(stub: Any) -> None:
+        await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+        await stub.SubmitBatch(submission("a", 0))
+        await stub.GetPlan(plan_request("a", 0))
+
+        code, answer = await refused(stub.ReportStep(report_request("a", 0, **figures)))
+
+        assert code is INVALID_ARGUMENT
+        assert sentence in answer
+        assert not (await stub.GetPlan(plan_request("a", 0))).reports
+
+    with_service(FakeSolver(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"name": "x" * 4_097}, "profile: name is 4097 characters, it must be at most 4096"),
+        ({"model": {"layers": 65_537}}, "profile: model.layers is 65537, it must be at most 65536"),
+        ({"model": {"vocab": -1}}, "profile: model.vocab is -1, it must be at least 0"),
+        ({"cluster": {"dp_size": 4_097}}, "profile: cluster.dp_size is 4097, it must be at most 4096"),
+        ({"cluster": {"sp_size": 65_537}}, "profile: cluster.sp_size is 65537, it must be at most 65536"),
+        (
+            {"cluster": {"device_memory_bytes": 1e19}},
+            "profile: cluster.device_memory_bytes is 1e+19, it must be at most",
+        ),
+        ({"forward": {"beta1": 1e7}}, "profile: forward.beta1 is 10000000.0, it must be at most 1e+06"),
+        (
+            {"backward": {"alpha1": 0.0, "alpha2": 0.0}},
+            "profile: backward.alpha1 + alpha2 is 0.0, it must be at least 1e-",
+        ),
+        ({"p2p": {"bandwidth_bytes_per_s": 0.5}}, "profile: p2p.bandwidth_bytes_per_s is 0.5, it must be at least 1"),
+    ],
+)
+def test_a_profile_beyond_every_machine_is_refused_with_its_key(change: dict[str, Any], sentence: str) -> None:
+    async def scenario(stub: Any) -> None:
+        spec = job_spec()
+        for key, value in change.items():
+            if isinstance(value, dict):
+                for name, number in value.items():
+                    setattr(getattr(spec.profile, key), name, number)
+            else:
+                setattr(spec.profile, key, value)
+
+        code, answer = await refused(stub.CreateJob(pb.CreateJobRequest(job="a", spec=spec)))
+
+        assert code is INVALID_ARGUMENT
+        assert answer.startswith(sentence)
+
+    with_service(FakeSolver(), scenario)
+
+
+def test_a_request_that_is_no_message_is_the_callers_fault() -> None:
+    async def run() -> tuple[grpc.StatusCode, str]:
+        server = await start_server(FakeSolver(), CONFIG)
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            open_call: Any = channel.unary_unary
+            answer = await refused(open_call("/infinipipe.planner.v1.PlannerService/SubmitBatch")(b"\xff\xff"))
+        await server.stop(0.0)
+        return answer
+
+    assert asyncio.run(run()) == (INVALID_ARGUMENT, "the request is not a message of this method's type")
 
 
 async def wait_with_pings(config: ServerConfig, ping_interval_s: float, wait_s: float) -> grpc.StatusCode:

@@ -11,6 +11,7 @@ import pytest
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_planner import fair_queue
 from infinipipe_planner.fair_queue import FairQueue, Ticket
+from infinipipe_planner.job_records import JobId
 from infinipipe_planner.status import RETRY_PAUSE_KEY
 from support_service import CONFIG, FakeSolver, job_spec, plan_request, refused, submission, until, with_service
 
@@ -105,7 +106,7 @@ def test_clients_without_a_job_that_vanish_give_their_places_back(monkeypatch: p
     left: list[Ticket] = []
     enter, leave = FairQueue.enter, FairQueue.leave
 
-    def spy_enter(queue: FairQueue, job: str) -> Ticket:
+    def spy_enter(queue: FairQueue, job: JobId) -> Ticket:
         entered.append(enter(queue, job))
         return entered[-1]
 

@@ -12,7 +12,7 @@ from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_planner import job_store
 from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError
-from infinipipe_planner.job_records import StoredStep
+from infinipipe_planner.job_records import JobId, StoredStep
 from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.server import start_server
 from support_service import CONFIG, FakeSolver, job_spec, plan_request, refused, submission, until, with_service
@@ -27,9 +27,9 @@ def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that the service has looked up: a call that looked and was not answered waits."""
     find_step = JobStore.find_step
 
-    def spy(store: JobStore, name: str, generation: int, step: int) -> StoredStep | None:
+    def spy(store: JobStore, job_id: JobId, generation: int, step: int) -> StoredStep | None:
         LOOKS.append(step)
-        return find_step(store, name, generation, step)
+        return find_step(store, job_id, generation, step)
 
     monkeypatch.setattr(JobStore, "find_step", spy)
     LOOKS.clear()

@@ -8,9 +8,11 @@ import pytest
 
 from infinipipe_contract.plan import SolveOutcome
 from infinipipe_planner import job_store
+from infinipipe_planner.authentication import NOBODY
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
+    JobId,
     JobSpec,
     PlanFigures,
     PlannedStep,
@@ -23,6 +25,7 @@ from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.store_file import APPLICATION_ID, SCHEMA_VERSION, StoreError
 from support_service import PROFILE
 
+A, B = (JobId(NOBODY, name) for name in "ab")
 SPEC = JobSpec(PROFILE, PlanOptions(max_slice_count=3, gap_ratio=0.125), 4_096)
 BATCH = Batch("digest", (5, 7, 2**40), 6)
 FIGURES = PlanFigures(3, 1, 2, 1.5, 0.1, 0.2, SolveOutcome.BEST_FOUND)
@@ -50,35 +53,35 @@ def is_whole(path: str) -> bool:
 
 
 def test_everything_that_was_written_is_there_when_the_file_is_opened_again(store: JobStore, path: str) -> None:
-    store.open_generation("a", SPEC, 100.0)
-    job = store.open_generation("a", SPEC, 200.0)
+    store.open_generation(A, SPEC, 100.0)
+    job = store.open_generation(A, SPEC, 200.0)
     for step in range(3):
-        store.add_step("a", 2, step, BATCH)
-    store.finish_step("a", 2, 0, PLANNED)
-    store.finish_step("a", 2, 1, FailedStep("INTERNAL", "no"))
-    store.add_report("a", 2, 0, 3, StoredReport(2.5, b"report"))
-    before = (store.list_jobs(), store.list_steps("a"), store.list_unfinished())
+        store.add_step(A, 2, step, BATCH)
+    store.finish_step(A, 2, 0, PLANNED)
+    store.finish_step(A, 2, 1, FailedStep("INTERNAL", "no"))
+    store.add_report(A, 2, 0, 3, StoredReport(2.5, b"report"))
+    before = (store.list_jobs(NOBODY), store.list_steps(A), store.list_unfinished())
     store.close()
 
     again = JobStore(path)
 
-    assert (again.list_jobs(), again.list_steps("a"), again.list_unfinished()) == before
-    assert again.find_job("a").spec == SPEC
-    assert again.load_plan("a", 2, 0) == StoredPlan(b"plan", (b"report",))
-    assert [stored.result for stored in again.list_steps("a")] == [FIGURES, FailedStep("INTERNAL", "no"), None]
+    assert (again.list_jobs(NOBODY), again.list_steps(A), again.list_unfinished()) == before
+    assert again.find_job(A).spec == SPEC
+    assert again.load_plan(A, 2, 0) == StoredPlan(b"plan", (b"report",))
+    assert [stored.result for stored in again.list_steps(A)] == [FIGURES, FailedStep("INTERNAL", "no"), None]
     (unfinished,) = again.list_unfinished()
-    assert unfinished == UnfinishedStep(again.find_job("a"), 2, BATCH)
+    assert unfinished == UnfinishedStep(again.find_job(A), 2, BATCH)
     assert (job.generation, job.created_unix_s) == (2, 100.0)
     again.close()
 
 
 def test_a_deleted_job_takes_all_it_held_with_it(store: JobStore, path: str) -> None:
-    store.open_generation("a", SPEC, 100.0)
-    store.add_step("a", 1, 0, BATCH)
-    store.finish_step("a", 1, 0, PLANNED)
-    store.add_report("a", 1, 0, 0, StoredReport(1.0, b"report"))
+    store.open_generation(A, SPEC, 100.0)
+    store.add_step(A, 1, 0, BATCH)
+    store.finish_step(A, 1, 0, PLANNED)
+    store.add_report(A, 1, 0, 0, StoredReport(1.0, b"report"))
 
-    store.delete_job("a")
+    store.delete_job(A)
     store.close()
 
     connection = sqlite3.connect(path)
@@ -92,19 +95,19 @@ def test_beyond_the_bytes_the_steps_that_were_submitted_first_are_forgotten_and_
 ) -> None:
     monkeypatch.setattr(job_store, "KEPT_BYTES", 400_000)
     large = PlannedStep(FIGURES, bytes(100_000))
-    for name in ("a", "b"):
-        store.open_generation(name, SPEC, 100.0)
-    store.add_step("b", 1, 0, BATCH)
+    for job in (A, B):
+        store.open_generation(job, SPEC, 100.0)
+    store.add_step(B, 1, 0, BATCH)
     for step in range(6):
-        store.add_step("a", 1, step, BATCH)
-        store.finish_step("a", 1, step, large)
+        store.add_step(A, 1, step, BATCH)
+        store.finish_step(A, 1, step, large)
 
-    kept = [stored.step for stored in store.list_steps("a")]
+    kept = [stored.step for stored in store.list_steps(A)]
 
     assert kept == [3, 4, 5]
-    assert [unfinished.job.name for unfinished in store.list_unfinished()] == ["b"]
+    assert [unfinished.job.id.name for unfinished in store.list_unfinished()] == ["b"]
     with pytest.raises(StepForgottenError):
-        store.find_step("a", 1, 2)
+        store.find_step(A, 1, 2)
     store.close()
     assert Path(path).stat().st_size < 700_000
 
@@ -171,10 +174,10 @@ def test_a_file_that_another_planner_uses_is_refused_until_it_ends(
 def test_a_full_disk_is_a_clear_error_and_what_was_there_stays_whole(
     store: JobStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.open_generation("a", SPEC, 100.0)
+    store.open_generation(A, SPEC, 100.0)
     for step in (0, 1):
-        store.add_step("a", 1, step, BATCH)
-    store.finish_step("a", 1, 0, PLANNED)
+        store.add_step(A, 1, step, BATCH)
+    store.finish_step(A, 1, 0, PLANNED)
     store.close()
     connect = sqlite3.connect
 
@@ -187,22 +190,22 @@ def test_a_full_disk_is_a_clear_error_and_what_was_there_stays_whole(
         full.setattr(sqlite3, "connect", connect_to_full_disk)
         store = JobStore(path)
         with pytest.raises(StoreError, match=r"cannot write the store .*planner\.sqlite: database or disk is full"):
-            store.finish_step("a", 1, 1, PlannedStep(FIGURES, bytes(100_000)))
-        assert store.load_plan("a", 1, 0).encoded_plan == b"plan"
+            store.finish_step(A, 1, 1, PlannedStep(FIGURES, bytes(100_000)))
+        assert store.load_plan(A, 1, 0).encoded_plan == b"plan"
         store.close()
 
     assert is_whole(path)
     again = JobStore(path)
-    assert [stored.result for stored in again.list_steps("a")] == [FIGURES, None]
-    assert again.find_job("a").planned_step_count == 1
-    again.finish_step("a", 1, 1, PlannedStep(FIGURES, bytes(100_000)))
+    assert [stored.result for stored in again.list_steps(A)] == [FIGURES, None]
+    assert again.find_job(A).planned_step_count == 1
+    again.finish_step(A, 1, 1, PlannedStep(FIGURES, bytes(100_000)))
     again.close()
 
 
 def test_a_file_that_is_damaged_inside_is_an_error_and_not_a_crash(store: JobStore, path: str) -> None:
-    store.open_generation("a", SPEC, 100.0)
-    store.add_step("a", 1, 0, BATCH)
-    store.finish_step("a", 1, 0, PlannedStep(FIGURES, bytes(100_000)))
+    store.open_generation(A, SPEC, 100.0)
+    store.add_step(A, 1, 0, BATCH)
+    store.finish_step(A, 1, 0, PlannedStep(FIGURES, bytes(100_000)))
     store.close()
     content = bytearray(Path(path).read_bytes())
     content[4096 * 2 :] = b"\xff" * (len(content) - 4096 * 2)
@@ -210,7 +213,7 @@ def test_a_file_that_is_damaged_inside_is_an_error_and_not_a_crash(store: JobSto
 
     again = JobStore(path)
     with pytest.raises(StoreError, match=r"cannot read the store .*malformed"):
-        again.list_steps("a")
+        again.list_steps(A)
     again.close()
 
 
@@ -222,3 +225,49 @@ def test_a_new_file_is_marked_as_a_planners(store: JobStore, path: str) -> None:
 
     connection.close()
     assert marks == [APPLICATION_ID, SCHEMA_VERSION]
+
+
+# The tables of jobs and steps as version 1 of the schema had them.
+SCHEMA_1 = """
+CREATE TABLE jobs (
+  serial INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL UNIQUE,
+  spec TEXT NOT NULL,
+  generation INTEGER NOT NULL,
+  created_unix_s REAL NOT NULL,
+  submitted_step_count INTEGER NOT NULL DEFAULT 0,
+  planned_step_count INTEGER NOT NULL DEFAULT 0,
+  forgotten_through INTEGER NOT NULL DEFAULT -1
+);
+INSERT INTO jobs SELECT serial, name, spec, generation, created_unix_s, submitted_step_count, planned_step_count,
+  forgotten_through FROM new_jobs;
+"""
+
+
+def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: JobStore, path: str) -> None:
+    for name in (A, B):
+        store.open_generation(name, SPEC, 100.0)
+        store.add_step(name, 1, 0, BATCH)
+        store.add_step(name, 1, 1, BATCH)
+    store.finish_step(A, 1, 0, PLANNED)
+    store.add_report(A, 1, 0, 3, StoredReport(2.5, b"report"))
+    before = (store.list_jobs(NOBODY), store.list_steps(A), store.list_steps(B), store.list_unfinished())
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        f"PRAGMA legacy_alter_table = ON; ALTER TABLE jobs RENAME TO new_jobs; {SCHEMA_1} DROP TABLE new_jobs;"
+        "PRAGMA user_version = 1;"
+    )
+    assert "owner" not in connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'jobs'").fetchone()[0]
+    connection.close()
+
+    again = JobStore(path)
+
+    assert (again.list_jobs(NOBODY), again.list_steps(A), again.list_steps(B), again.list_unfinished()) == before
+    assert again.load_plan(A, 1, 0) == StoredPlan(b"plan", (b"report",))
+    again.open_generation(JobId("alice", "a"), SPEC, 200.0)
+    again.delete_job(A)
+    assert [job.id for job in (*again.list_jobs(NOBODY), *again.list_jobs("alice"))] == [B, JobId("alice", "a")]
+    again.close()
+    JobStore(path).close()
+    assert is_whole(path)

@@ -27,6 +27,8 @@ if _version_not_supported:
 
 class PlannerServiceStub(object):
     """Plans training steps ahead of training. Requests are idempotent by (job, generation, step).
+    Where the planner asks for tokens, the metadata of every call holds "authorization: Bearer TOKEN", without which it is
+    answered with UNAUTHENTICATED. Jobs belong to the principal of the token that created them: for others there are none.
     """
 
     def __init__(self, channel):
@@ -84,11 +86,13 @@ class PlannerServiceStub(object):
 
 class PlannerServiceServicer(object):
     """Plans training steps ahead of training. Requests are idempotent by (job, generation, step).
+    Where the planner asks for tokens, the metadata of every call holds "authorization: Bearer TOKEN", without which it is
+    answered with UNAUTHENTICATED. Jobs belong to the principal of the token that created them: for others there are none.
     """
 
     def CreateJob(self, request, context):
         """Creates a job, or opens the next generation of one that exists: a restarted executor calls it again.
-        INVALID_ARGUMENT when the spec makes no sense.
+        INVALID_ARGUMENT when the spec makes no sense, RESOURCE_EXHAUSTED when the caller has too many jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,7 +106,7 @@ class PlannerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists all jobs by name.
+        """Lists the caller's jobs by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,7 +131,7 @@ class PlannerServiceServicer(object):
     def GetPlan(self, request, context):
         """Waits, under the caller's deadline, until the step was submitted and planned, and returns the plan.
         FAILED_PRECONDITION when the batch cannot fit in memory or the generation is old, NOT_FOUND when the job is
-        unknown or was deleted meanwhile, INTERNAL when planning failed.
+        unknown or was deleted meanwhile, RESOURCE_EXHAUSTED when too many callers wait, INTERNAL when planning failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,6 +216,8 @@ def add_PlannerServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class PlannerService(object):
     """Plans training steps ahead of training. Requests are idempotent by (job, generation, step).
+    Where the planner asks for tokens, the metadata of every call holds "authorization: Bearer TOKEN", without which it is
+    answered with UNAUTHENTICATED. Jobs belong to the principal of the token that created them: for others there are none.
     """
 
     @staticmethod

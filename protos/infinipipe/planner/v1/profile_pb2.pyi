@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Profile(_message.Message):
-    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory", "nodes")
+    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory", "nodes", "stage_layers", "head")
     NAME_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,8 @@ class Profile(_message.Message):
     PARAM_GATHER_S_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     name: str
     comment: str
     model: ModelShape
@@ -30,23 +32,27 @@ class Profile(_message.Message):
     param_gather_s: _containers.RepeatedScalarFieldContainer[float]
     memory: MemoryCost
     nodes: NodeLinks
-    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ..., nodes: _Optional[_Union[NodeLinks, _Mapping]] = ...) -> None: ...
+    stage_layers: _containers.RepeatedScalarFieldContainer[int]
+    head: HeadCost
+    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ..., nodes: _Optional[_Union[NodeLinks, _Mapping]] = ..., stage_layers: _Optional[_Iterable[int]] = ..., head: _Optional[_Union[HeadCost, _Mapping]] = ...) -> None: ...
 
 class ModelShape(_message.Message):
-    __slots__ = ("layers", "hidden", "kv_dim", "ffn", "vocab", "dtype_bytes")
+    __slots__ = ("layers", "hidden", "kv_dim", "ffn", "vocab", "dtype_bytes", "query_dim")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     KV_DIM_FIELD_NUMBER: _ClassVar[int]
     FFN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_FIELD_NUMBER: _ClassVar[int]
     DTYPE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUERY_DIM_FIELD_NUMBER: _ClassVar[int]
     layers: int
     hidden: int
     kv_dim: int
     ffn: int
     vocab: int
     dtype_bytes: int
-    def __init__(self, layers: _Optional[int] = ..., hidden: _Optional[int] = ..., kv_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., vocab: _Optional[int] = ..., dtype_bytes: _Optional[int] = ...) -> None: ...
+    query_dim: int
+    def __init__(self, layers: _Optional[int] = ..., hidden: _Optional[int] = ..., kv_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., vocab: _Optional[int] = ..., dtype_bytes: _Optional[int] = ..., query_dim: _Optional[int] = ...) -> None: ...
 
 class Cluster(_message.Message):
     __slots__ = ("pp_size", "sp_size", "device_memory_bytes", "usable_memory_ratio", "dp_size")
@@ -71,6 +77,14 @@ class ComputeCost(_message.Message):
     alpha2: float
     beta1: float
     def __init__(self, alpha1: _Optional[float] = ..., alpha2: _Optional[float] = ..., beta1: _Optional[float] = ...) -> None: ...
+
+class HeadCost(_message.Message):
+    __slots__ = ("forward_s_per_token", "backward_s_per_token")
+    FORWARD_S_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_S_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    forward_s_per_token: float
+    backward_s_per_token: float
+    def __init__(self, forward_s_per_token: _Optional[float] = ..., backward_s_per_token: _Optional[float] = ...) -> None: ...
 
 class LinkCost(_message.Message):
     __slots__ = ("bandwidth_bytes_per_s", "latency_s")
