@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 4 -m infinipipe_executor --config run.toml --planner HOST:PORT
 
-Reads and checks everything that can be wrong before ranks wait for each other, then trains.
+Reads and checks everything that can be wrong before ranks wait for each other, then trains. Exit codes: 0 all steps are
+done, 1 the run failed, 2 the configuration was wrong, 75 the run was told to end by SIGTERM.
 """
 
 import argparse
@@ -15,7 +16,9 @@ from pathlib import Path
 
 from infinipipe_executor.config import RunConfig, check_address, load_config
 from infinipipe_executor.errors import ConfigError
-from infinipipe_executor.failure import exit_failed
+from infinipipe_executor.failure import exit_ended, exit_failed
+from infinipipe_executor.metrics_sinks import check_sinks
+from infinipipe_executor.stop import StopSignal
 
 
 def main() -> None:
@@ -23,14 +26,18 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     arguments = _parse_arguments()
+    stop = StopSignal()
+    stop.install()
     try:
         _set_up_logging()
         check_address(arguments.planner)
         config = load_config(arguments.config)
         _check_world(config)
-        _train(config, arguments.planner)
+        check_sinks(config.metrics)
+        is_done = _train(config, arguments.planner, stop)
     except Exception as error:  # the last place that can say what happened
-        exit_failed(error)
+        exit_failed(error, stop)
+    exit_ended(is_done=is_done)
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -57,10 +64,10 @@ def _check_world(config: RunConfig) -> None:
         )
 
 
-def _train(config: RunConfig, planner_address: str) -> None:
+def _train(config: RunConfig, planner_address: str, stop: StopSignal) -> bool:
     from infinipipe_executor.run import run_training  # noqa: PLC0415  # torch takes seconds: configuration comes first
 
-    run_training(config, planner_address)
+    return run_training(config, planner_address, stop)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Agreement: before a step starts, all ranks make sure that they hold the same plan and the same batch.
+"""Agreement: before a step starts, all ranks make sure that they hold the same plan and the same batch, or stop.
 
 The comparison has the same size on every rank whatever they hold, so it is safe as the first collective of a step.
 """
@@ -13,29 +13,39 @@ from infinipipe_executor.errors import DataError, PlanError
 DIGEST_BYTES = 32
 
 
-def check_agreement(step: int, plan_digest: str, batch_digest: str, group: dist.ProcessGroup) -> None:
-    """Compare the digests of all ranks; raises the same error on all of them.
+def check_agreement(
+    step: int, plan_digest: str, batch_digest: str, group: dist.ProcessGroup, *, wants_stop: bool = False
+) -> bool:
+    """Compare the digests of all ranks; has the same result on all of them.
 
     Args:
         step: Training step, for the message.
         plan_digest: SHA-256 of this rank's plan, in hexadecimal.
         batch_digest: SHA-256 of this rank's batch, in hexadecimal.
         group: All ranks, over a backend that carries CPU tensors.
+        wants_stop: Whether this rank was told to end; then it need not have a plan.
+
+    Returns:
+        Whether the step is to be run; False if any rank was told to end, whatever the ranks hold.
 
     Raises:
         DataError: If ranks hold different batches; names the ranks.
         PlanError: If ranks hold different plans; names the ranks.
     """
-    mine = torch.frombuffer(bytearray(bytes.fromhex(plan_digest + batch_digest)), dtype=torch.uint8)
+    held = bytes.fromhex(plan_digest + batch_digest) + bytes([wants_stop])
+    mine = torch.frombuffer(bytearray(held), dtype=torch.uint8)
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(theirs, mine, group=group)
     digests = [bytes(tensor.tolist()) for tensor in theirs]
-    batches = difference([digest[DIGEST_BYTES:] for digest in digests])
+    if any(digest[-1] for digest in digests):
+        return False
+    batches = difference([digest[DIGEST_BYTES:-1] for digest in digests])
     if batches:
         raise DataError(f"step {step}: the ranks read different batches: {batches}")
     plans = difference([digest[:DIGEST_BYTES] for digest in digests])
     if plans:
         raise PlanError(f"step {step}: the ranks hold different plans: {plans}")
+    return True
 
 
 def difference(digests: Sequence[bytes]) -> str:

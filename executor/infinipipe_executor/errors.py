@@ -32,6 +32,10 @@ class PlanError(ExecutorError):
     """A plan is missing, belongs to another job or step, or does not fit the batch."""
 
 
+class CheckpointError(ExecutorError):
+    """No checkpoint can be used, or the last one could not be saved; the message names the folder and what is wrong."""
+
+
 class DivergedError(ExecutorError):
     """The loss or the gradients are no longer finite; the message names the step, the value and what to try."""
 

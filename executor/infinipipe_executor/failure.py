@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from infinipipe_executor.errors import ConfigError, ExecutorError, LayoutError, PeerLostError
+from infinipipe_executor.stop import EXIT_STOPPED, StopSignal
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -23,12 +24,18 @@ EXIT_USAGE = 2
 PEER_LOST_GRACE_S = 2.0
 
 
-def exit_failed(error: BaseException) -> NoReturn:
+def exit_failed(error: BaseException, stop: StopSignal) -> NoReturn:
     """Report an error and end this process at once.
 
     Threads and collectives that wait for lost peers would keep an ordinary exit from ending, or turn it into an abort.
+
+    Args:
+        error: Why the rank ends.
+        stop: How this rank hears of SIGTERM, by which torchrun ends the ranks that outlived the first one.
     """
+    stop.tell_failed()
     if isinstance(error, PeerLostError):
+        stop.end_at_once()
         if _is_timeout(error):
             traceback.print_exception(error)
         time.sleep(PEER_LOST_GRACE_S)
@@ -46,6 +53,18 @@ def exit_failed(error: BaseException) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(EXIT_USAGE if isinstance(error, ConfigError | LayoutError) else EXIT_FAILURE)
+
+
+def exit_ended(*, is_done: bool) -> NoReturn:
+    """End this process at once after a run that came to its end, or was told to; nothing is left to wait for.
+
+    A library that still tries to reach somebody would keep an ordinary exit from ending.
+    """
+    if not is_done:
+        _leave_cause("ended by SIGTERM")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if is_done else EXIT_STOPPED)
 
 
 def _is_timeout(error: PeerLostError) -> bool:

@@ -1,6 +1,6 @@
-"""Metrics: what a plan consists of, what the ranks measured, and the one line that a step prints.
+"""Metrics: what a plan consists of, what the ranks measured, the line that a step prints and the numbers that are kept.
 
-Pure; the trainer gathers and prints.
+Pure; the trainer gathers and prints, ``metrics_sinks`` writes.
 """
 
 import math
@@ -62,6 +62,9 @@ class MeasuredStep:
         makespan_s: Seconds from the common start of the step to the end of the last action on any rank.
         bubble_ratio: Share of it in which ranks did not compute, mean over ranks.
         plan_wait_s: Seconds that rank 0 waited for the plan.
+        step_s: Seconds that the step took rank 0 in all, from before that wait to behind the update.
+        peak_bytes: Largest memory that any rank used.
+        learning_rate: Learning rate of the update.
     """
 
     loss: float
@@ -69,6 +72,9 @@ class MeasuredStep:
     makespan_s: float
     bubble_ratio: float
     plan_wait_s: float
+    step_s: float
+    peak_bytes: float
+    learning_rate: float
 
 
 def bubble_ratio(busy_s: Sequence[float], makespan_s: float) -> float:
@@ -97,3 +103,27 @@ def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep
         f"  bubble {plan.estimate.bubble_ratio:.0%}/{measured.bubble_ratio:.0%}"
         f"  plan wait {measured.plan_wait_s:.1f} s"
     )
+
+
+def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float]:
+    """Return the numbers of a step by tag, as every sink gets them; docs/training.md says what each one means."""
+    shape = describe_plan(plan)
+    return {
+        "loss": measured.loss,
+        "grad_norm": measured.grad_norm,
+        "learning_rate": measured.learning_rate,
+        "tokens": shape.token_count,
+        "target_tokens": plan.target_token_count,
+        "tokens_per_s": shape.token_count / measured.step_s if measured.step_s > 0 else 0.0,
+        "step_s": measured.step_s,
+        "measured_s": measured.makespan_s,
+        "predicted_s": plan.estimate.makespan_s,
+        "bubble_ratio": measured.bubble_ratio,
+        "predicted_bubble_ratio": plan.estimate.bubble_ratio,
+        "plan_wait_s": measured.plan_wait_s,
+        "peak_bytes": measured.peak_bytes,
+        "chunks": shape.chunk_count_by_kind.total(),
+        "pipelines": shape.pipeline_count,
+        "slices_of_longest": shape.longest_slice_count,
+        "recomputed_layers": shape.recomputed_layer_count,
+    }

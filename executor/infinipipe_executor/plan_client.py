@@ -253,8 +253,13 @@ class PlanClient:
         check_identity(plan, self._job, self._generation, step)
         return plan
 
-    def report_step(self, step: int, report: RankReport) -> None:
+    def report_step(self, step: int, report: RankReport, *, on_wait: Callable[[float], None] | None = None) -> None:
         """Hand in what this rank measured.
+
+        Args:
+            step: Training step, from 0.
+            report: What was measured.
+            on_wait: Called every few seconds of waiting with the seconds waited so far.
 
         Raises:
             PlannerUnavailableError: If no planner answers in time.
@@ -281,7 +286,7 @@ class PlanClient:
             ],
         )
         request = pb.ReportStepRequest(job=self._job, generation=self._generation, step=step, report=message)
-        self._call("ReportStep", request, self._call_timeout_s, PlannerRefusedError)
+        self._call("ReportStep", request, self._call_timeout_s, PlannerRefusedError, on_wait)
 
     def close(self) -> None:
         """Close this process's channel; the next call opens another one."""

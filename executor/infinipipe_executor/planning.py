@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
+from torch._C._distributed_c10d import Store
 
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ExecutionPlan
@@ -19,6 +19,7 @@ from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PeerLostError, PlanError
 from infinipipe_executor.plan_client import PlanClient, PlannerRefusedError, PlannerUnavailableError, RankReport
+from infinipipe_executor.stop import StopRequestedError, StopSignal
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +32,17 @@ class Planning:
         rank: Global rank.
         profile: Cost model that plans are checked with.
         wait_timeout_s: Longest wait for one plan.
+        stop: What ends a wait before its time.
     """
 
-    def __init__(self, client: PlanClient, rank: int, profile: Profile, wait_timeout_s: float) -> None:
+    def __init__(
+        self, client: PlanClient, rank: int, profile: Profile, wait_timeout_s: float, stop: StopSignal | None = None
+    ) -> None:
         self._client = client
         self._rank = rank
         self._profile = profile
         self._wait_timeout_s = wait_timeout_s
+        self._stop = stop or StopSignal()
 
     def submit(self, step: int, batch: Batch) -> None:
         """Hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
@@ -47,11 +52,13 @@ class Planning:
         Raises:
             PlannerUnavailableError: If no planner answers in time.
             BatchRefusedError: If the planner refuses the lengths.
+            StopRequestedError: If a rank was told to end meanwhile.
         """
         if self._rank != 0:
             return
 
         def tell(waited_s: float) -> None:
+            self._stop.check()
             logger.info("rank 0 waits %.0f s for the planner to take the batch of step %d", waited_s, step)
 
         self._client.submit_batch(
@@ -68,10 +75,12 @@ class Planning:
             PlannerUnavailableError: If there is no plan in time.
             PlanFailedError: If the planner cannot plan the batch.
             PlanError: If the plan is corrupt, foreign, or does not fit the batch.
+            StopRequestedError: If a rank was told to end meanwhile.
         """
         started_s = time.monotonic()
 
         def tell(waited_s: float) -> None:
+            self._stop.check()
             logger.info("rank %d waits %.0f s for the plan of step %d", self._rank, waited_s, step)
 
         try:
@@ -89,18 +98,20 @@ class Planning:
     def report(self, step: int, report: RankReport) -> None:
         """Hand in what this rank measured; a planner that is away or refuses costs the report, not the training."""
         try:
-            self._client.report_step(step, report)
-        except (PlannerUnavailableError, PlannerRefusedError) as error:
+            self._client.report_step(step, report, on_wait=lambda _: self._stop.check())
+        except (PlannerUnavailableError, PlannerRefusedError, StopRequestedError) as error:
             logger.warning("step %d: nothing reported: %s", step, error)
 
 
-def open_planning(config: RunConfig, client: PlanClient, profile: Profile) -> Planning:
+def open_planning(config: RunConfig, client: PlanClient, profile: Profile, store: Store, stop: StopSignal) -> Planning:
     """Open the job on rank 0 and tell its generation to the others.
 
     Args:
         config: The run.
         client: Connection to the planner.
         profile: Cost model of the job.
+        store: The store of this start of the job.
+        stop: What ends a wait for a plan before its time.
 
     Raises:
         PlannerUnavailableError: If no planner answers in time.
@@ -120,14 +131,13 @@ def open_planning(config: RunConfig, client: PlanClient, profile: Profile) -> Pl
             max_slice_count=planner.max_slice_count,
         )
     if world_size > 1:
-        generation = _share_generation(rank, world_size, generation, planner.wait_timeout_s)
+        generation = _share_generation(rank, generation, planner.wait_timeout_s, store)
     client.join_job(config.job.name, generation)
-    return Planning(client, rank, profile, planner.wait_timeout_s)
+    return Planning(client, rank, profile, planner.wait_timeout_s, stop)
 
 
-def _share_generation(rank: int, world_size: int, generation: int, timeout_s: float) -> int:
+def _share_generation(rank: int, generation: int, timeout_s: float, store: Store) -> int:
     """Pass rank 0's generation through the store of the job: waiting for a planner there is no collective."""
-    store, _, _ = next(rendezvous("env://", rank, world_size))
     key = "infinipipe/generation"
     if rank == 0:
         store.set(key, str(generation))

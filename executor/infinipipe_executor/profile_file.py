@@ -12,18 +12,19 @@ from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.model.config import ModelConfig
 
 
-def read_profile(config: RunConfig, model: ModelConfig, dtype_bytes: int) -> Profile:
+def read_profile(config: RunConfig, model: ModelConfig, dtype_bytes: int, path: Path | None = None) -> Profile:
     """Read the profile file of a run and make sure that it is of this model and layout.
 
     Args:
         config: The run; the memory of its devices takes the place of that in the file.
         model: Sizes of the model.
         dtype_bytes: Bytes of one activation element.
+        path: The file; None for that of the configuration.
 
     Raises:
         ConfigError: If the file cannot be read, is no profile, or is one of another model or layout; names the key.
     """
-    path = Path(config.planner.profile)
+    path = path or Path(config.planner.profile)
     try:
         profile = profile_from_json(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,9 +7,11 @@ import torch
 import torch.distributed as dist
 
 from infinipipe_contract.profile import Profile
+from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.mesh import Mesh, init_mesh, own_device
+from infinipipe_executor.metrics_sinks import Sinks, open_sinks
 from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
@@ -20,8 +22,10 @@ from infinipipe_executor.planner_access import load_access
 from infinipipe_executor.planning import open_planning
 from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.profiler import measure_profile
+from infinipipe_executor.resume import companions, describe_run, find_start, saved_profile
 from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
 from infinipipe_executor.start import join_ranks
+from infinipipe_executor.stop import StopSignal
 from infinipipe_executor.trainer import Trainer
 from infinipipe_kernels.attention import choose_backend
 from infinipipe_kernels.dispatch import describe_operators
@@ -31,8 +35,16 @@ logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def run_training(config: RunConfig, planner_address: str) -> None:
-    """Train from the first to the last step.
+def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> bool:
+    """Train from the first step, or from where a checkpoint stands, to the last one.
+
+    Args:
+        config: The run.
+        planner_address: HOST:PORT of the planner.
+        stop: How this rank is told to end.
+
+    Returns:
+        Whether all steps are done; False if the run was told to end.
 
     Raises:
         ExecutorError: If anything that a user can put right is wrong.
@@ -54,27 +66,53 @@ def run_training(config: RunConfig, planner_address: str) -> None:
     logger.info("%s", division)
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s, access=access) as client:
-        join_ranks(cluster)
+        store = join_ranks(cluster)
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
         logger.info("attention: %s", choose_backend(mesh.device).description)
         logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
-        torch.manual_seed(config.job.seed * cluster.rank_count + mesh.rank)  # dropout: each rank its own
+        # Waits for the slowest disk, and is used by a thread of its own while training goes on.
+        file_group = _open_cpu_group(cluster.start_timeout_s)
+        facts = describe_run(config, model, corpus, mesh, file_group)
+        found = None
+        if config.checkpoint is None:
+            logger.info("no checkpoints are saved: there is no section [checkpoint]")
+        else:
+            found = find_start(config.checkpoint, facts, config.job.steps, file_group)
+        first_step = found[1].step if found else 0
+        if first_step >= config.job.steps:
+            dist.destroy_process_group()
+            return True
+        weights = source.weights if found is None else None
         layers = share_division(division.stage_layers, mesh)
-        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=source.weights, stage_layers=layers)
-        profile = given or _measure(config, model, mesh, stage, layers, dtype.itemsize)
-        planning = open_planning(config, client, profile)
-        Trainer(config, mesh, stage, corpus, planning, _open_host_group(config)).train()
+        stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=weights, stage_layers=layers)
+        profile = given or saved_profile(config, model, dtype.itemsize, facts, found)
+        profile = profile or _measure(config, model, mesh, stage, layers, dtype.itemsize)
+        planning = open_planning(config, client, profile, store, stop)
+        # Before a step, rank 0 may have to look for a planner that is away, while the others have their plan already.
+        host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
+        checkpoints = None
+        if config.checkpoint is not None:
+            write_companions = companions(source.description, profile)
+            checkpoints = Checkpoints(
+                config.checkpoint, facts, file_group, write_companions, first_step if found else -1
+            )
+        sinks = open_sinks(config.metrics, config.job.name, first_step) if mesh.rank == 0 else Sinks([])
+        trainer = Trainer(
+            config, mesh, stage, corpus, planning, host_group, checkpoints=checkpoints, stop=stop, sinks=sinks
+        )
+        if found is not None:
+            trainer.resume(*found, file_group)
+        stop.defer(store)
+        is_done = trainer.train()
+        sinks.close()
         dist.destroy_process_group()
+        return is_done
 
 
-def _open_host_group(config: RunConfig) -> dist.ProcessGroup:
-    """Open the group of all ranks that carries CPU tensors, for what is compared and gathered between steps.
-
-    Before a step, rank 0 may have to look for a planner that is away, while the others have their plan already.
-    """
-    timeout_s = config.cluster.collective_timeout_s + config.planner.connect_timeout_s
+def _open_cpu_group(timeout_s: float) -> dist.ProcessGroup:
+    """Open a group of all ranks that carries CPU tensors, for what is compared and gathered beside the training."""
     group = open_group(range(dist.get_world_size()), timeout_s, backend="gloo")
     assert group is not None, "every rank is a member"
     return group

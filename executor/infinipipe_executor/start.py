@@ -11,7 +11,7 @@ import time
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from infinipipe_executor.config import ClusterConfig
@@ -27,8 +27,11 @@ FIRST_PROGRESS_S, MAX_PROGRESS_S = 5.0, 60.0
 _COUNT, _ALL = "infinipipe/ready-count", "infinipipe/all-ready"
 
 
-def join_ranks(cluster: ClusterConfig) -> None:
+def join_ranks(cluster: ClusterConfig) -> Store:
     """Wait until every rank has come here, then open the process group of the job (torchrun's environment).
+
+    Returns:
+        The store of this start of the job.
 
     Raises:
         PeerLostError: If a rank does not come within ``start_timeout_s``; names those that are missing.
@@ -36,12 +39,26 @@ def join_ranks(cluster: ClusterConfig) -> None:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     start_timeout, timeout = (timedelta(seconds=s) for s in (cluster.start_timeout_s, cluster.collective_timeout_s))
     with peers_watched(rank, "the start of the job"):
-        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=start_timeout))
+        store = _open_store(rank, world_size, start_timeout)
         await_all(store, rank, world_size, cluster.start_timeout_s)
         store.set_timeout(timeout)
         dist.init_process_group(
             BACKENDS[cluster.device], store=store, rank=rank, world_size=world_size, timeout=timeout
         )
+    return store
+
+
+def _open_store(rank: int, world_size: int, timeout: timedelta) -> Store:
+    """Open the store of this start of the job.
+
+    torchrun keeps one store through all its restarts, and what an earlier start left there (who is ready, where the
+    ranks listen) would mislead this one. Where torchrun is told not to, every start has a store of its own.
+    """
+    store: Store
+    store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
+    if os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1":
+        return store
+    return PrefixStore(f"infinipipe/start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def await_all(store: Store, rank: int, world_size: int, timeout_s: float) -> None:

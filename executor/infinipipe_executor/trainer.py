@@ -1,33 +1,46 @@
 """The trainer: one training step after another on this rank. Start reading here.
 
 A step: take the plan that was made while the step before ran, hand in the batch of the step after, make sure that all
-ranks hold the same plan and batch, run the plan, clip, update, tell.
+ranks hold the same plan and batch, run the plan, clip, update, tell, and save when it is time to. A run that is told to
+end does so before a step, on all ranks at the same one.
 """
 
+import hashlib
 import logging
 import math
+import time
 from collections import deque
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_executor.agreement import check_agreement
+from infinipipe_executor.agreement import DIGEST_BYTES, check_agreement
+from infinipipe_executor.checkpoint_files import RunFacts
+from infinipipe_executor.checkpoint_io import Checkpoints
+from infinipipe_executor.checkpoint_state import load_state
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import Corpus
 from infinipipe_executor.data.sampler import BatchSampler
-from infinipipe_executor.errors import DivergedError
+from infinipipe_executor.errors import CheckpointError, DivergedError
 from infinipipe_executor.mesh import Mesh
-from infinipipe_executor.metrics import MeasuredStep, bubble_ratio, step_line
+from infinipipe_executor.metrics import MeasuredStep, bubble_ratio, step_line, step_scalars
+from infinipipe_executor.metrics_sinks import Sinks
 from infinipipe_executor.model.stage import Stage
+from infinipipe_executor.optimizer import build_optimizer
 from infinipipe_executor.parallel.grad_norm import clip_gradients
 from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.pipeline.runner import StepResult, StepRunner
 from infinipipe_executor.plan_client import ActionMeasurement, RankReport
 from infinipipe_executor.planning import Planning
+from infinipipe_executor.stop import StopRequestedError, StopSignal
 
 logger = logging.getLogger(__name__)
+
+_NO_PLAN = "00" * DIGEST_BYTES
 
 
 class Trainer:
@@ -40,6 +53,9 @@ class Trainer:
         corpus: What is trained on; the same on every rank.
         planning: This rank's connection to the planner.
         host_group: All ranks, over a backend that carries CPU tensors.
+        checkpoints: Where the run is saved; None saves nothing.
+        stop: How this rank is told to end.
+        sinks: Where rank 0 writes metrics.
     """
 
     def __init__(
@@ -50,6 +66,10 @@ class Trainer:
         corpus: Corpus,
         planning: Planning,
         host_group: dist.ProcessGroup,
+        *,
+        checkpoints: Checkpoints | None = None,
+        stop: StopSignal | None = None,
+        sinks: Sinks | None = None,
     ) -> None:
         self._config = config
         self._mesh = mesh
@@ -57,26 +77,56 @@ class Trainer:
         self._corpus = corpus
         self._planning = planning
         self._host_group = host_group
+        self._checkpoints = checkpoints
+        self._stop = stop or StopSignal()
+        self._sinks = sinks or Sinks([])
+        self._first_step = 0
         self._sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
         self._runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
-        self._optimizer = torch.optim.AdamW(
-            stage.parameters(),
-            lr=config.optimizer.learning_rate,
-            betas=config.optimizer.betas,
-            weight_decay=config.optimizer.weight_decay,
-        )
+        self._optimizer = build_optimizer(stage, config.optimizer)
 
-    def train(self) -> None:
-        """Run all steps; the planner is always one batch ahead."""
+    def resume(self, checkpoint: Path, facts: RunFacts, group: dist.ProcessGroup) -> None:
+        """Take the state of a checkpoint of any layout, and go on with the first batch that it has not seen.
+
+        Args:
+            checkpoint: A whole one.
+            facts: What it says about its run.
+            group: All ranks, over gloo.
+
+        Raises:
+            CheckpointError: If the checkpoint does not hold what this model needs.
+        """
+        with peers_watched(self._mesh.rank, f"loading checkpoint {checkpoint}"):
+            load_state(checkpoint, self._stage, self._optimizer, group)
+        self._first_step = facts.step
+
+    def train(self) -> bool:
+        """Run the steps that are left; the planner is always one batch ahead.
+
+        Returns:
+            Whether all steps are done; False if the run was told to end.
+
+        Raises:
+            CheckpointError: If what was trained last could not be saved.
+        """
         steps = self._config.job.steps
-        upcoming = deque([self._hand_in(0)])
-        for step in range(steps):
+        upcoming = deque([self._hand_in(self._first_step)])
+        for step in range(self._first_step, steps):
             if step + 1 < steps:
                 upcoming.append(self._hand_in(step + 1))
-            self.train_step(step, upcoming.popleft())
+            if not self.train_step(step, upcoming.popleft()):
+                self._save_last(step)
+                self._say_ended(step)
+                return False
+            self._save_if_due(step + 1)
+        self._save_last(steps)
+        return True
 
-    def train_step(self, step: int, batch: Batch) -> None:
+    def train_step(self, step: int, batch: Batch) -> bool:
         """Train one batch whose lengths were handed in before.
+
+        Returns:
+            Whether it was trained; False if a rank was told to end, then nothing has changed.
 
         Raises:
             PlanError: If there is no plan that fits the batch, or the ranks hold different ones.
@@ -84,24 +134,70 @@ class Trainer:
             DivergedError: If the loss or the gradients are not finite; the parameters stay as they were.
             PeerLostError: If another rank is gone.
         """
-        plan, wait_s = self._planning.fetch(step, batch)
+        started_s = time.monotonic()
+        plan, wait_s = self._take_plan(step, batch)
+        digest = plan.digest if plan is not None else _NO_PLAN
         with peers_watched(self._mesh.rank, f"the start of step {step}"):
-            check_agreement(step, plan.digest, batch.digest(), self._host_group)
+            goes_on = check_agreement(step, digest, batch.digest(), self._host_group, wants_stop=plan is None)
+        if not goes_on or plan is None:
+            return False
         if not batch.target_token_count:
             self._skip(step, batch)
-            return
+            return True
+        _seed_dropout(self._config.job.seed, step, self._mesh.rank)
         result = self._runner.run(plan, batch)
         grad_norm = clip_gradients(self._stage, self._mesh, self._config.optimizer.max_grad_norm)
         _check_finite(step, result.loss, grad_norm)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._tell(step, plan, result, grad_norm, wait_s)
+        self._tell(step, plan, result, grad_norm, wait_s, started_s)
+        return True
 
     def _hand_in(self, step: int) -> Batch:
-        """Draw the batch of a step and hand in its lengths."""
+        """Draw the batch of a step and hand in its lengths; a run that ends needs no plan for it."""
         batch = Batch(tuple(self._corpus.sequence(index) for index in self._sampler.indices(step)))
-        self._planning.submit(step, batch)
+        with suppress(StopRequestedError):
+            self._planning.submit(step, batch)
         return batch
+
+    def _say_ended(self, step: int) -> None:
+        """Say what is left of a run that was told to end."""
+        if self._mesh.rank == 0:
+            saved = "nothing was saved: there is no section [checkpoint]"
+            if self._checkpoints is not None:
+                saved = f"checkpoint step-{step} holds them" if step else "there is nothing to save"
+            logger.info("ended by SIGTERM: %d of %d steps are done; %s", step, self._config.job.steps, saved)
+
+    def _take_plan(self, step: int, batch: Batch) -> tuple[ExecutionPlan | None, float]:
+        """Wait for the plan of a step; None if a rank was told to end before there was one."""
+        if self._stop.is_requested:
+            return None, 0.0
+        try:
+            return self._planning.fetch(step, batch)
+        except StopRequestedError:
+            return None, 0.0
+
+    def _save_if_due(self, step: int) -> None:
+        """Start to save the state behind ``step`` steps when it is time to, and tell about a save that is over."""
+        if self._checkpoints is None:
+            return
+        self._checkpoints.poll()
+        if self._checkpoints.is_due(step):
+            self._checkpoints.save(step, self._stage, self._optimizer)
+
+    def _save_last(self, step: int) -> None:
+        """Make sure that the state behind ``step`` steps is on disk before the run ends."""
+        if self._checkpoints is None:
+            return
+        self._checkpoints.finish()
+        if self._checkpoints.newest_step < step and step > 0:
+            self._checkpoints.save(step, self._stage, self._optimizer)
+            saved = self._checkpoints.finish()
+            if saved is None or saved.path is None:
+                raise CheckpointError(
+                    f"the run ends after {step} steps, and they could not be saved: {saved.problem if saved else ''} "
+                    "([checkpoint] folder)"
+                )
 
     def _skip(self, step: int, batch: Batch) -> None:
         """Leave the model as it is: nothing in the batch says how to change it, and weight decay alone would."""
@@ -113,21 +209,27 @@ class Trainer:
                 len(batch.sequences),
             )
 
-    def _tell(self, step: int, plan: ExecutionPlan, result: StepResult, grad_norm: float, wait_s: float) -> None:
+    def _tell(
+        self, step: int, plan: ExecutionPlan, result: StepResult, grad_norm: float, wait_s: float, started_s: float
+    ) -> None:
         """Print the step on rank 0 and report this rank's measurements to the planner."""
         busy_s = sum(span.end_s - span.start_s for span in result.spans)
         end_s = result.spans[-1].end_s if result.spans else 0.0
         with peers_watched(self._mesh.rank, f"the end of step {step}"):
-            times = self._gather([busy_s, end_s])
-        makespan_s = max(end for _, end in times)
+            rows = self._gather([busy_s, end_s, result.peak_bytes])
+        makespan_s = max(end for _, end, _ in rows)
         if self._mesh.rank == 0:
             measured = MeasuredStep(
                 loss=result.loss,
                 grad_norm=grad_norm,
                 makespan_s=makespan_s,
-                bubble_ratio=bubble_ratio([busy for busy, _ in times], makespan_s),
+                bubble_ratio=bubble_ratio([busy for busy, _, _ in rows], makespan_s),
                 plan_wait_s=wait_s,
+                step_s=time.monotonic() - started_s,
+                peak_bytes=max(peak_bytes for _, _, peak_bytes in rows),
+                learning_rate=self._optimizer.param_groups[0]["lr"],
             )
+            self._sinks.put(step, step_scalars(plan, measured))
             logger.info("%s", step_line(step, self._config.job.steps, plan, measured))
         self._planning.report(step, self._report(result, busy_s, wait_s))
 
@@ -169,3 +271,9 @@ def _check_finite(step: int, loss: float, grad_norm: float) -> None:
         f"step {step}: training has diverged: loss {loss}, gradient norm {grad_norm}; no update was made in this step. "
         'Try a smaller [optimizer] learning_rate or max_grad_norm, or [model] dtype = "float32", or look at the batch'
     )
+
+
+def _seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Let the masks of a step follow from seed, step and rank, so that a run that goes on draws the same ones."""
+    digest = hashlib.sha256(f"dropout {seed} {step} {rank}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "big", signed=True))

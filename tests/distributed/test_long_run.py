@@ -1,7 +1,15 @@
 """Many steps in a row."""
 
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
+from infinipipe_executor.checkpoint_io import Checkpoints
+from support_e2e.resumed_ranks import train_part
+from support_e2e.runs import write_run
 from support_executor.groups import GroupPool
 from support_executor.plans import chunk, cut, make_batch, make_plan, varied
 from support_executor.ranks import SEED, train_steps
@@ -29,3 +37,52 @@ def test_two_hundred_steps_on_four_ranks_train_as_one_process_does(
         for (loss, norm), (expected_loss, expected_norm) in zip(steps, expected, strict=True):
             assert loss == pytest.approx(expected_loss, rel=TOLERANCE)
             assert norm == pytest.approx(expected_norm, rel=TOLERANCE)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Writes down, every few steps, how much memory and how many files and threads the process holds."""
+
+    path: Path
+
+    def __call__(self, step: int, _: Checkpoints) -> None:
+        if step % 20 == 19:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            row = {
+                "step": step + 1,
+                "bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+                "files": len(list(Path("/proc/self/fd").iterdir())),
+                "threads": len(list(Path("/proc/self/task").iterdir())),
+            }
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def test_five_hundred_steps_with_checkpoints_and_metrics_leave_memory_files_and_threads_as_they_were(
+    groups: GroupPool, tmp_path: Path
+) -> None:
+    config = write_run(
+        tmp_path,
+        pp_size=1,
+        sp_size=1,
+        changes={
+            "job": {"steps": 500},
+            "model": {"layers": 1},
+            "data": {"sequences_per_batch": 1, "context_tokens": 16},
+            "checkpoint": {"folder": "checkpoints", "every_steps": 25},
+            "metrics": {"jsonl": "metrics.jsonl", "tensorboard": "events"},
+        },
+    )
+
+    (part,) = groups.run(1, train_part, config, -1, -1, Usage(tmp_path / "usage"), timeout_s=100.0)
+
+    assert part.is_done, part.error
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 500
+    rows = [json.loads(line) for line in (tmp_path / "usage").read_text().splitlines()]
+    early = [row for row in rows if 100 <= row["step"] <= 240]
+    late = [row for row in rows if row["step"] > 360]
+    # A checkpoint that is being written holds files; the smallest counts are without one.
+    assert min(row["files"] for row in late) <= min(row["files"] for row in early)
+    assert min(row["threads"] for row in late) <= min(row["threads"] for row in early)
+    # Reports that the planner of the test keeps are about 1 KB a step.
+    assert min(row["bytes"] for row in late) - min(row["bytes"] for row in early) < 3 * 2**20

@@ -1,7 +1,8 @@
 """A worker with a planted fault: ``-m support_e2e.faulty_worker FAULT --config ... --planner ...``.
 
 Faults: "raise" and "kill" strike rank 1 in the middle of step 2, "sleep" lets it never come to that step, "slow" lets
-it read its data for long, and "seed" lets every rank draw batches by a seed of its own.
+it read its data for long, and "seed" lets every rank draw batches by a seed of its own. "slow-disk" lets a rank's part
+of a checkpoint take long to write, "very-slow-disk" longer than a test lasts.
 """
 
 import os
@@ -10,6 +11,8 @@ import sys
 import time
 from typing import Any
 from unittest.mock import patch
+
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from infinipipe_executor import trainer
 from infinipipe_executor.__main__ import main
@@ -21,6 +24,7 @@ from infinipipe_executor.planning import Planning
 RANK = int(os.environ["RANK"])
 
 SLOW_S = 7.0
+SLOW_DISK_S = 1.5
 
 
 def write(text: str) -> None:
@@ -48,10 +52,23 @@ def plant(fault: str) -> None:
     if fault == "slow":
 
         def read_slowly(*args: Any) -> Any:
-            time.sleep(SLOW_S if RANK == 1 else 0.0)
+            if RANK == 1:
+                write("reads slowly")
+                time.sleep(SLOW_S)
             return open_corpus(*args)
 
         patch("infinipipe_executor.run.open_corpus", read_slowly).start()
+        return
+
+    if fault in ("slow-disk", "very-slow-disk"):
+        write_data = FileSystemWriter.write_data
+
+        def write_slowly(self: FileSystemWriter, *args: Any) -> Any:
+            write("writes a checkpoint")
+            time.sleep(SLOW_DISK_S if fault == "slow-disk" else 3600.0)
+            return write_data(self, *args)
+
+        patch.object(FileSystemWriter, "write_data", write_slowly).start()
         return
 
     if fault == "sleep":

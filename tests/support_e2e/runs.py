@@ -126,6 +126,7 @@ def torchrun(
     ranks: int,
     module: tuple[str, ...] = ("infinipipe_executor",),
     timeout_s: float = 90.0,
+    options: tuple[str, ...] = (),
 ) -> Ended:
     """Run workers to their end; whatever is left of them is killed, and then the test fails.
 
@@ -135,9 +136,10 @@ def torchrun(
         ranks: Workers.
         module: Module that the workers run, and arguments in front of the ordinary ones.
         timeout_s: Longest time of the run.
+        options: More of torchrun's.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    command += [*module, "--config", str(config), "--planner", planner]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += [*options, "-m", *module, "--config", str(config), "--planner", planner]
     paths = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))  # workers run what the test runs
     environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     started_s = time.monotonic()

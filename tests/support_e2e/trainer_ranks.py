@@ -61,12 +61,12 @@ class LocalPlanner(PlanClient):
             target_token_count=target_count,
         )
 
-    def report_step(self, step: int, report: RankReport) -> None:
+    def report_step(self, step: int, report: RankReport, **_: Any) -> None:
         self.asked.append(("report", step))
         self.reports.append(report)
 
 
-class _Records(logging.Handler):
+class Records(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[str, str]] = []
@@ -89,7 +89,7 @@ class TrainerRank:
         group = dist.group.WORLD
         assert group is not None
         self.trainer = Trainer(config, self.mesh, self.stage, corpus, planning, group)
-        self.records = _Records()
+        self.records = Records()
         logger = logging.getLogger("infinipipe_executor")
         logger.handlers = [self.records]
         logger.setLevel(logging.INFO)
@@ -113,6 +113,21 @@ def train_last_of_epoch(folder: Path, data: Mapping[str, object]) -> tuple[list[
     batches = [rank.trainer._hand_in(step) for step in range(2)]
     rank.trainer.train_step(1, batches[1])
     return batches, rank.planner.reports[0].loss
+
+
+def train_until_told_to_end(folder: Path) -> tuple[bool, list[tuple[str, int]], list[str]]:
+    """Tell the rank to end behind its second step; return whether all steps were done, the requests and the log."""
+    rank = TrainerRank(folder)
+    train_step = rank.trainer.train_step
+
+    def step_and_tell(step: int, batch: Batch) -> bool:
+        was_trained = train_step(step, batch)
+        rank.trainer._stop._is_requested = step == 1
+        return was_trained
+
+    rank.trainer.train_step = step_and_tell  # type: ignore[method-assign]  # the signal of the test
+    is_done = rank.trainer.train()
+    return is_done, rank.planner.asked, [message for _, message in rank.records.seen]
 
 
 def train_without_targets(folder: Path) -> tuple[bool, bool, list[tuple[str, str]], list[tuple[str, int]]]:
@@ -162,16 +177,16 @@ def train_until_it_diverges(folder: Path, where: str) -> tuple[str, bool, int]:
     return error, torch.equal(before.nan_to_num(), after.nan_to_num()), len(rank.trainer._optimizer.state)
 
 
-def disagree(plans: Sequence[str], batches: Sequence[str]) -> str:
-    """Compare digests of one letter a rank; return the error."""
+def disagree(plans: Sequence[str], batches: Sequence[str], told_rank: int = -1) -> str:
+    """Compare digests of one letter a rank, one of which may have been told to end; return what comes of it."""
     group = dist.group.WORLD
     assert group is not None
     rank = dist.get_rank()
     try:
-        check_agreement(7, plans[rank] * 64, batches[rank] * 64, group)
+        goes_on = check_agreement(7, plans[rank] * 64, batches[rank] * 64, group, wants_stop=rank == told_rank)
     except ExecutorError as error:
         return f"{type(error).__name__}: {error}"
-    return "agreed"
+    return "agreed" if goes_on else "told to end"
 
 
 def measure(folder: Path, pp_size: int, sp_size: int, dp_size: int = 1) -> MeasuredProfile:

@@ -8,7 +8,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,9 +16,6 @@ from pydantic_core import ErrorDetails
 from infinipipe_contract.names import nearest
 from infinipipe_executor.config.run_config import RunConfig
 from infinipipe_executor.errors import ConfigError
-
-# Keys of [data] that name files or folders.
-_DATA_PATHS = ("corpus", "evaluation_corpus", "tokenizer", "cache")
 
 # Longer values are cut where a message shows them.
 SHOWN_CHARACTERS = 80
@@ -51,14 +48,10 @@ def _resolve_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     def resolve(section: str, key: str, value: object) -> object:
         if isinstance(value, list):
             return tuple(value)
-        if isinstance(value, str) and section == "data" and key in _DATA_PATHS:
-            return folder / value
-        if isinstance(value, str) and (section, key) == ("model", "path"):
+        if isinstance(value, str) and _is_path(section, key):
             return folder / value
         if isinstance(value, str) and (section, key) == ("planner", "profile") and value != "measure":
             return str(folder / value)
-        if isinstance(value, str) and section == "planner" and key in ("tls_ca", "tls_cert", "tls_key", "token_file"):
-            return folder / value
         return value
 
     return {
@@ -67,12 +60,27 @@ def _resolve_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _keys_by_section() -> dict[str, set[str]]:
-    sections: dict[str, set[str]] = {}
-    for name, section in RunConfig.model_fields.items():
-        assert isinstance(section.annotation, type) and issubclass(section.annotation, BaseModel)
-        sections[name] = set(section.annotation.model_fields)
+def _sections() -> dict[str, type[BaseModel]]:
+    """Find the class of every section; that of an optional one stands beside None."""
+    sections = {}
+    for name, field in RunConfig.model_fields.items():
+        (section,) = _types(field.annotation) - {type(None)}
+        assert issubclass(section, BaseModel)
+        sections[name] = section
     return sections
+
+
+def _types(annotation: object) -> set[type]:
+    return {kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)}
+
+
+def _is_path(section: str, key: str) -> bool:
+    fields = _sections()[section].model_fields if section in _sections() else {}
+    return key in fields and Path in _types(fields[key].annotation)
+
+
+def _keys_by_section() -> dict[str, set[str]]:
+    return {name: set(section.model_fields) for name, section in _sections().items()}
 
 
 def _describe(fault: ErrorDetails) -> str:

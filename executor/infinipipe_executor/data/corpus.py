@@ -1,5 +1,6 @@
 """Corpus: the token sequences that training draws from. Entry points: ``open_corpus``, ``open_evaluation_corpus``."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,7 @@ class Corpus:
         starts: First token of every sequence in ``token_ids``.
         lengths: Tokens of every sequence.
         report: What became of the documents.
+        fingerprint: The same for the same sequences under the same indices.
     """
 
     def __init__(
@@ -88,12 +90,14 @@ class Corpus:
         starts: Int64Array,
         lengths: Int64Array,
         report: CorpusReport,
+        fingerprint: str,
     ) -> None:
         self._token_ids = token_ids
         self._learnt = learnt
         self._starts = starts
         self._lengths = lengths
         self.report = report
+        self.fingerprint = fingerprint
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -178,7 +182,12 @@ def _open(config: DataConfig, vocab: int, purpose: str) -> Corpus:
         cut=cut,
         targets=targets,
     )
-    return Corpus(tokens.token_ids, tokens.learnt, starts, lengths, report)
+    return Corpus(tokens.token_ids, tokens.learnt, starts, lengths, report, _fingerprint(tokens, config))
+
+
+def _fingerprint(tokens: CorpusTokens, config: DataConfig) -> str:
+    cut = f"{tokens.fingerprint} {config.context_tokens} {config.beyond_context}"
+    return hashlib.sha256(cut.encode()).hexdigest()[:16]
 
 
 def _drop_without_targets(

@@ -53,6 +53,7 @@ class CorpusTokens:
         highest_id: Largest token id; -1 without any token.
         skipped: Documents left out for their content, by reason.
         tokenizer: The tokenizer that made the tokens; None where they were tokens already.
+        fingerprint: Hash of the texts and of what made tokens of them.
     """
 
     description: str
@@ -64,6 +65,7 @@ class CorpusTokens:
     highest_id: int
     skipped: dict[str, int]
     tokenizer: Path | None
+    fingerprint: str
 
 
 def load_tokens(config: DataConfig, vocab: int) -> CorpusTokens:
@@ -131,6 +133,7 @@ def _read(folder: Path) -> CorpusTokens:
         highest_id=files.index.highest_id,
         skipped=files.index.skipped,
         tokenizer=tokenizer if tokenizer.is_file() else None,
+        fingerprint=folder.name.removeprefix("tokens-"),
     )
 
 
@@ -156,6 +159,7 @@ def _load_megatron(source: MegatronSource, config: DataConfig) -> CorpusTokens:
         highest_id=note["highest_id"],
         skipped={"empty": tokens.empty_count} if tokens.empty_count else {},
         tokenizer=None,
+        fingerprint=hashlib.sha256(source.index_path.read_bytes()).hexdigest()[:16],
     )
 
 

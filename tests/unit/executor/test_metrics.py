@@ -2,43 +2,9 @@
 
 import pytest
 
-from infinipipe_contract.plan import (
-    Action,
-    ActionKind,
-    Chunk,
-    ChunkKind,
-    Estimate,
-    ExecutionPlan,
-    Pipeline,
-    Slice,
-    SolveOutcome,
-    SolveReport,
-)
-from infinipipe_executor.metrics import MeasuredStep, bubble_ratio, describe_plan, step_line
-
-F, B = ActionKind.FORWARD, ActionKind.BACKWARD
-
-
-def two_pipelines() -> ExecutionPlan:
-    """Sequence 0 of 10 tokens in three slices, the last one packed with sequence 1; sequence 2 alone."""
-    first = Pipeline(
-        (Chunk((Slice(0, 0, 4),)), Chunk((Slice(0, 4, 4),)), Chunk((Slice(0, 8, 2), Slice(1, 0, 3)))),
-        (
-            (Action(F, 0, 2), Action(F, 1), Action(F, 2, 1), Action(B, 2), Action(B, 1), Action(B, 0)),
-            (Action(F, 0), Action(F, 1, 1), Action(F, 2), Action(B, 2), Action(B, 1), Action(B, 0)),
-        ),
-    )
-    second = Pipeline((Chunk((Slice(2, 0, 7),)),), ((Action(F, 0), Action(B, 0)),) * 2)
-    return ExecutionPlan(
-        job="j",
-        generation=1,
-        step=4,
-        policy="paper",
-        pipelines=(first, second),
-        target_token_count=17,
-        estimate=Estimate(2.0, 1.0, 0.25, 0.1, ()),
-        report=SolveReport(SolveOutcome.OPTIMAL, 0.1, 3),
-    )
+from infinipipe_contract.plan import ChunkKind
+from infinipipe_executor.metrics import bubble_ratio, describe_plan, step_line, step_scalars
+from support_executor.metrics import MEASURED, two_pipelines
 
 
 def test_a_plan_is_described_by_its_tokens_kinds_slices_pipelines_and_recomputed_layers() -> None:
@@ -52,9 +18,7 @@ def test_a_plan_is_described_by_its_tokens_kinds_slices_pipelines_and_recomputed
 
 
 def test_a_step_is_one_line_with_everything_an_operator_asks_first() -> None:
-    measured = MeasuredStep(loss=3.14159, grad_norm=0.5, makespan_s=2.5, bubble_ratio=0.3, plan_wait_s=0.04)
-
-    assert step_line(4, 20, two_pipelines(), measured) == (
+    assert step_line(4, 20, two_pipelines(), MEASURED) == (
         "step  4 of 20  loss 3.1416  grad norm 0.500  tokens 20  chunks 1b/2s/1h  K 3  pipelines 2  recompute 4 layers"
         "  predicted 2.00 s  measured 2.50 s  bubble 25%/30%  plan wait 0.0 s"
     )
@@ -68,3 +32,14 @@ def test_the_bubble_is_the_idle_share_of_the_step_over_all_ranks(
     busy_s: list[float], makespan_s: float, expected: float
 ) -> None:
     assert bubble_ratio(busy_s, makespan_s) == pytest.approx(expected)
+
+
+def test_tokens_per_second_count_every_token_once_over_the_whole_step() -> None:
+    scalars = step_scalars(two_pipelines(), MEASURED)
+
+    # 20 tokens in 4 seconds, in whatever chunks they were.
+    assert scalars["tokens"] == 20
+    assert scalars["tokens_per_s"] == 5.0
+    assert scalars["target_tokens"] == 17
+    assert (scalars["chunks"], scalars["pipelines"], scalars["slices_of_longest"]) == (4, 2, 3)
+    assert (scalars["predicted_s"], scalars["measured_s"], scalars["step_s"]) == (2.0, 2.5, 4.0)

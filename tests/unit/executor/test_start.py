@@ -12,6 +12,7 @@ from infinipipe_executor import run, start
 from infinipipe_executor.config import load_config
 from infinipipe_executor.errors import ConfigError, LayoutError, PeerLostError
 from infinipipe_executor.start import await_all
+from infinipipe_executor.stop import StopSignal
 from support_e2e.runs import write_run
 
 
@@ -74,4 +75,4 @@ def test_a_device_that_does_not_do_is_refused_before_the_corpus_is_read(
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
     with pytest.raises(error, match=message):
-        run.run_training(config, "127.0.0.1:9")
+        run.run_training(config, "127.0.0.1:9", StopSignal())

@@ -15,10 +15,11 @@ SCRIPT = textwrap.dedent(
     import sys
     from infinipipe_executor.errors import ConfigError, DataError, LayoutError, PeerLostError
     from infinipipe_executor.failure import exit_failed
+    from infinipipe_executor.stop import StopSignal
     try:
         {statement}
     except Exception as error:
-        exit_failed(error)
+        exit_failed(error, StopSignal())
     """
 )
 

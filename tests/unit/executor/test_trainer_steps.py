@@ -13,6 +13,7 @@ from support_e2e.trainer_ranks import (
     train,
     train_last_of_epoch,
     train_until_it_diverges,
+    train_until_told_to_end,
     train_without_targets,
 )
 from support_executor.corpora import write_jsonl, write_tokenizer
@@ -51,6 +52,22 @@ def test_every_step_prints_one_line_and_reports_what_the_line_says(groups: Group
         assert report.actions[-1].end_s == report.step_s
         assert sum(action.end_s - action.start_s for action in report.actions) == pytest.approx(report.busy_s)
         assert report.peak_bytes > 0
+
+
+def test_a_run_without_checkpoints_that_is_told_to_end_says_that_nothing_was_saved(
+    groups: GroupPool, tmp_path: Path
+) -> None:
+    ((is_done, asked, log),) = groups.run(1, train_until_told_to_end, tmp_path)
+
+    assert not is_done
+    assert ("fetch", 1) in asked
+    assert ("fetch", 2) not in asked
+    assert log[-1] == ("ended by SIGTERM: 2 of 4 steps are done; nothing was saved: there is no section [checkpoint]")
+
+
+def test_ranks_run_no_step_once_one_of_them_was_told_to_end(groups: GroupPool) -> None:
+    # Rank 2 was told to end and has no plan.
+    assert groups.run(4, disagree, "aa0a", "cccc", 2) == ["told to end"] * 4
 
 
 def test_a_batch_without_any_target_changes_nothing_but_the_step(groups: GroupPool, tmp_path: Path) -> None:
