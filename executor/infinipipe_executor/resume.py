@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -91,7 +91,12 @@ def find_start(
 
 
 def saved_profile(
-    config: RunConfig, model: ModelConfig, dtype_bytes: int, facts: RunFacts, found: tuple[Path, RunFacts] | None
+    config: RunConfig,
+    model: ModelConfig,
+    dtype_bytes: int,
+    stage_layers: Sequence[int],
+    facts: RunFacts,
+    found: tuple[Path, RunFacts] | None,
 ) -> Profile | None:
     """Take over the cost model of the run that wrote a checkpoint, so that the same batches get the same plans.
 
@@ -99,17 +104,20 @@ def saved_profile(
         config: The run.
         model: Sizes of the model.
         dtype_bytes: Bytes of one activation element.
+        stage_layers: Layers of every stage.
         facts: What this run says about itself.
         found: The checkpoint and what it says about its run; None without one.
 
     Returns:
-        The cost model; None if there is none for this layout and these devices: then it is to be measured.
+        The cost model; None if there is none for this layout, division and these devices: then it is to be measured.
     """
     if found is None or (found[1].layout, found[1].device) != (facts.layout, facts.device):
         return None
     try:
         profile = read_profile(config, model, dtype_bytes, found[0] / PROFILE)
     except ConfigError:
+        return None
+    if profile.stage_layers != tuple(stage_layers):
         return None
     logger.info("the cost model is that of the checkpoint, so that plans stay the same; it is not measured again")
     return profile

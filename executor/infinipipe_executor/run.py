@@ -84,10 +84,10 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         if first_step >= config.job.steps:
             dist.destroy_process_group()
             return True
-        weights = source.weights if found is None else None
         layers = share_division(division.stage_layers, mesh)
+        weights = source.weights if found is None else None
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=weights, stage_layers=layers)
-        profile = given or saved_profile(config, model, dtype.itemsize, facts, found)
+        profile = given or saved_profile(config, model, dtype.itemsize, layers, facts, found)
         profile = profile or _measure(config, model, mesh, stage, layers, dtype.itemsize)
         planning = open_planning(config, client, profile, store, stop)
         # Before a step, rank 0 may have to look for a planner that is away, while the others have their plan already.

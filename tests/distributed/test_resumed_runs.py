@@ -47,7 +47,7 @@ def warnings(part: Part) -> list[str]:
 def test_a_run_ended_three_times_trains_bit_by_bit_what_one_without_ends_trains(
     groups: GroupPool, tmp_path: Path
 ) -> None:
-    # 24 sequences, 5 a step: an epoch ends within steps 4 and 5, and dropout draws masks on both ranks.
+    # 24 sequences, 5 a step: step 4 is the smaller last one of an epoch, and dropout draws masks on both ranks.
     dropout: Changes = {"model": {"dropout": 0.1}}
     whole = groups.run(2, train_part, run_config(tmp_path / "whole", changes=dropout))
     config = run_config(tmp_path / "parts", changes=dropout)

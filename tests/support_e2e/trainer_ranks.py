@@ -112,14 +112,6 @@ def train(folder: Path) -> tuple[list[tuple[str, int]], list[RankReport], list[s
     return rank.planner.asked, rank.planner.reports, lines
 
 
-def train_last_of_epoch(folder: Path, data: Mapping[str, object]) -> tuple[list[Batch], float | None]:
-    """Hand in the two batches of an epoch and train the second one; return both, and the loss."""
-    rank = TrainerRank(folder, {"data": data})
-    batches = [rank.trainer._hand_in(step) for step in range(2)]
-    rank.trainer.train_step(1, batches[1])
-    return batches, rank.planner.reports[0].loss
-
-
 def train_until_told_to_end(folder: Path) -> tuple[bool, list[tuple[str, int]], list[str]]:
     """Tell the rank to end behind its second step; return whether all steps were done, the requests and the log."""
     rank = TrainerRank(folder)
@@ -133,6 +125,14 @@ def train_until_told_to_end(folder: Path) -> tuple[bool, list[tuple[str, int]], 
     rank.trainer.train_step = step_and_tell  # type: ignore[method-assign]  # the signal of the test
     is_done = rank.trainer.train()
     return is_done, rank.planner.asked, [message for _, message in rank.records.seen]
+
+
+def train_last_of_epoch(folder: Path, data: Mapping[str, object]) -> tuple[list[Batch], float | None]:
+    """Hand in the two batches of an epoch and train the second one; return both, and the loss."""
+    rank = TrainerRank(folder, {"data": data})
+    batches = [rank.trainer._hand_in(step) for step in range(2)]
+    rank.trainer.train_step(1, batches[1])
+    return batches, rank.planner.reports[0].loss
 
 
 def train_without_targets(folder: Path) -> tuple[bool, bool, list[tuple[str, str]], list[tuple[str, int]]]:

@@ -30,7 +30,7 @@ from infinipipe_executor.data.tokenizer_files import tokenizer_files
 from infinipipe_executor.errors import DataError
 
 # Raised when what is stored, or how a document becomes tokens, changes.
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 
 # A file that changed this shortly before it was read may change once more without a new time: no note is made.
 SETTLED_S = 2.0
@@ -53,7 +53,7 @@ class CorpusTokens:
         highest_id: Largest token id; -1 without any token.
         skipped: Documents left out for their content, by reason.
         tokenizer: The tokenizer that made the tokens; None where they were tokens already.
-        fingerprint: Hash of the texts and of what made tokens of them.
+        fingerprint: The same for the same tokens in the same documents.
     """
 
     description: str
@@ -138,14 +138,14 @@ def _read(folder: Path) -> CorpusTokens:
 
 
 def _load_megatron(source: MegatronSource, config: DataConfig) -> CorpusTokens:
-    """Map tokens that need no work but a look for the highest id, which a note keeps."""
+    """Map tokens that need no work but a look at all of them, whose results a note keeps."""
     tokens = read_megatron(source)
     files = [source.index_path, source.tokens_path]
     started_s, key = time.time(), _source_key(files, config, 0)
     note = _read_note(_note_path(config, key))
     if note is None:
         with _locked(config.cache / "lock"):
-            note = _read_note(_note_path(config, key)) or _scan(tokens.token_ids)
+            note = _read_note(_note_path(config, key)) or _scan(tokens.token_ids, source.index_path)
             _write_note(config, key, files, started_s, note)
     if note["lowest_id"] < 0:
         raise DataError(f"{source.tokens_path} holds the negative token id {note['lowest_id']} ([data] corpus)")
@@ -159,17 +159,19 @@ def _load_megatron(source: MegatronSource, config: DataConfig) -> CorpusTokens:
         highest_id=note["highest_id"],
         skipped={"empty": tokens.empty_count} if tokens.empty_count else {},
         tokenizer=None,
-        fingerprint=hashlib.sha256(source.index_path.read_bytes()).hexdigest()[:16],
+        fingerprint=note["sha256"],
     )
 
 
-def _scan(token_ids: npt.NDArray[np.integer[Any]]) -> dict[str, int]:
-    """Find the lowest (at most 0) and the highest token id (-1 without any token)."""
+def _scan(token_ids: npt.NDArray[np.integer[Any]], index_path: Path) -> dict[str, Any]:
+    """Find the lowest (at most 0) and the highest token id (-1 without any token), and hash tokens and documents."""
     lowest, highest = 0, -1
+    digest = hashlib.sha256(index_path.read_bytes())
     for start in range(0, len(token_ids), SCAN_TOKENS):
         part = token_ids[start : start + SCAN_TOKENS]
         lowest, highest = min(lowest, int(part.min())), max(highest, int(part.max()))
-    return {"lowest_id": lowest, "highest_id": highest}
+        digest.update(part.tobytes())
+    return {"lowest_id": lowest, "highest_id": highest, "sha256": digest.hexdigest()}
 
 
 def _files(source: Source, config: DataConfig) -> Iterator[Path]:

@@ -26,22 +26,26 @@ def config(tmp_path: Path) -> RunConfig:
 def test_the_same_layout_and_device_plan_with_the_cost_model_of_the_first_start(
     tmp_path: Path, config: RunConfig
 ) -> None:
-    assert saved_profile(config, TINY, 4, replace(FACTS, step=0), (tmp_path, FACTS)) == MEASURED
+    assert saved_profile(config, TINY, 4, (2, 2), replace(FACTS, step=0), (tmp_path, FACTS)) == MEASURED
 
 
 @pytest.mark.parametrize("change", [{"layout": {"pp": 1, "sp": 2}}, {"device": "another GPU"}])
 def test_another_layout_or_device_is_measured_anew(
     tmp_path: Path, config: RunConfig, change: dict[str, object]
 ) -> None:
-    assert saved_profile(config, TINY, 4, replace(FACTS, **change), (tmp_path, FACTS)) is None  # type: ignore[arg-type]
+    assert saved_profile(config, TINY, 4, (2, 2), replace(FACTS, **change), (tmp_path, FACTS)) is None  # type: ignore[arg-type]
 
 
 def test_a_cost_model_of_another_type_of_activations_is_measured_anew(tmp_path: Path, config: RunConfig) -> None:
-    assert saved_profile(config, TINY, 2, FACTS, (tmp_path, FACTS)) is None
+    assert saved_profile(config, TINY, 2, (2, 2), FACTS, (tmp_path, FACTS)) is None
+
+
+def test_another_division_of_the_layers_is_measured_anew(tmp_path: Path, config: RunConfig) -> None:
+    assert saved_profile(config, TINY, 4, (3, 1), FACTS, (tmp_path, FACTS)) is None
 
 
 def test_without_a_checkpoint_there_is_nothing_to_use_again(config: RunConfig) -> None:
-    assert saved_profile(config, TINY, 4, FACTS, None) is None
+    assert saved_profile(config, TINY, 4, (2, 2), FACTS, None) is None
 
 
 def test_the_sizes_of_the_model_lie_beside_the_tensors_for_an_export(tmp_path: Path, config: RunConfig) -> None:
