@@ -132,9 +132,11 @@ class Trainer:
                 self._save_last(step)
                 self._say_ended(step)
                 return False
-            self._save_if_due(step + 1)
+            if step + 1 < steps:
+                self._save_if_due(step + 1)
+            else:
+                self._save_last(steps)
             self._evaluate_if_due(step)
-        self._save_last(steps)
         return True
 
     def train_step(self, step: int, batch: Batch) -> bool:
@@ -271,6 +273,7 @@ class Trainer:
             plan_wait_s=wait_s,
             peak_bytes=int(result.peak_bytes),
             loss=result.loss,
+            first_start_s=first_s,
             actions=[
                 ActionMeasurement(
                     span.chunk_id.pipeline_index,
