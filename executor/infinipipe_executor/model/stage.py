@@ -79,7 +79,8 @@ class Stage(nn.Module):
             chunk_pass: The chunk.
 
         Returns:
-            Activations ``[tokens, hidden]``; on the last stage the loss: a scalar, this rank's part of the job's.
+            Activations ``[tokens, hidden]``; on the last stage the loss, z-loss included: a scalar, this rank's part of
+            the job's.
         """
         if self.is_first and self.embedding is not None:
             x = self.embedding(x)
@@ -91,7 +92,14 @@ class Stage(nn.Module):
                 x = layer(x, chunk_pass)
         if self.norm is None:
             return x
-        return cross_entropy_(self._logits(self.norm(x)), chunk_pass.target_ids, chunk_pass.loss_scale, IGNORE_TARGET)
+        return cross_entropy_(
+            self._logits(self.norm(x)),
+            chunk_pass.target_ids,
+            chunk_pass.loss_scale,
+            IGNORE_TARGET,
+            z_loss=chunk_pass.z_loss,
+            z_sum=chunk_pass.z_sum,
+        )
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.head is not None:

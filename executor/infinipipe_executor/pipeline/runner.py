@@ -1,7 +1,7 @@
 """Runs one training step on one stage: walks the instructions of the plan, one small method for each kind.
 
 The runner decides nothing. Afterwards the gradients of the whole batch lie in the parameters, summed over chunks,
-ranks and replicas and divided by the number of targets once.
+ranks and replicas and divided by the number of targets once. An evaluation walks the forward half of the same list.
 """
 
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
-from infinipipe_contract.plan import ActionKind, ExecutionPlan
+from infinipipe_contract.plan import ActionKind, ChunkId, ExecutionPlan
 from infinipipe_contract.schedule import Instruction, InstructionKind, lower_stage
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PlanError
@@ -38,15 +38,20 @@ class StepResult:
     """What a step gave.
 
     Attributes:
-        loss: Sum of the losses of all targets of the batch, divided by their number; the same on every rank.
+        loss: Sum of the cross-entropies of all targets of the batch, divided by their number; the same on every rank.
+        z_loss: What the z-loss added to it in what was differentiated; the same on every rank.
         spans: Every pass of this stage with its measured time; none where this replica has no chunk.
         peak_bytes: Largest memory of this device during the step: on CUDA what the allocator saw; on the CPU
             parameters, gradients and the activations that autograd held.
     """
 
     loss: float
+    z_loss: float
     spans: list[MeasuredSpan]
     peak_bytes: float
+
+
+_FORWARD_KINDS = (InstructionKind.RECEIVE_ACTIVATION, InstructionKind.FORWARD, InstructionKind.SEND_ACTIVATION)
 
 
 class StepRunner:
@@ -57,12 +62,14 @@ class StepRunner:
         mesh: Where this rank stands.
         shards_gradients: Whether every backward pass divides its gradients among the ranks of the stage (zero3); else
             they are added up whole, and the last one of the step divides them (zero2).
+        z_loss: Weight of the squared log-sum-exp of the logits in what training minimises.
     """
 
-    def __init__(self, stage: Stage, mesh: Mesh, *, shards_gradients: bool = True) -> None:
+    def __init__(self, stage: Stage, mesh: Mesh, *, shards_gradients: bool = True, z_loss: float = 0.0) -> None:
         self._stage = stage
         self._mesh = mesh
         self._shards_gradients = shards_gradients
+        self._z_loss = z_loss
         self._attention = backend_for(mesh.device)
         self._saved = SavedBytes()
         self._has_run = False
@@ -91,7 +98,8 @@ class StepRunner:
             PlanError: If the plan was made for another batch or mesh.
             PeerLostError: If another rank is gone; names the instruction.
         """
-        _check_fit(plan, batch, self._mesh)
+        _check_layout(plan, self._mesh)
+        _check_targets(plan, batch)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.zero_grad()
         self._begin_peak()
@@ -114,38 +122,116 @@ class StepRunner:
         assert not state.messages and not state.posted, "every message was used"
         assert all(cache.is_empty for cache in state.caches.values()), "every slice ran backward"
         held_whole_gradients = bool(instructions) and not self._shards_gradients
-        return StepResult(state.loss.item(), state.stopwatch.read(), self._end_peak(whole=held_whole_gradients))
+        whole_loss, z_loss = state.loss.tolist()
+        peak_bytes = self._end_peak(whole=held_whole_gradients)
+        return StepResult(whole_loss - z_loss, z_loss, state.stopwatch.read(), peak_bytes)
+
+    @torch.no_grad()
+    def evaluate(self, plan: ExecutionPlan, batch: Batch) -> float:
+        """Run the forward passes of a plan alone: no dropout, no z-loss, no recompute; nothing of the model changes.
+
+        All stages run forwards in one order, so their messages pair up without the backward passes in between. What
+        the plan would keep for those is dropped at once; keys and values of a sequence go behind its last slice.
+
+        Args:
+            plan: A validated plan for as many stages as the mesh has, the same on every rank.
+            batch: The batch it was made for, the same on every rank.
+
+        Returns:
+            Sum of the cross-entropies of all targets; the same on every rank.
+
+        Raises:
+            PlanError: If the plan was made for another mesh.
+            PeerLostError: If another rank is gone; names the instruction.
+        """
+        _check_layout(plan, self._mesh)
+        state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
+        self._stage.eval()
+        instructions = [
+            one for one in lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank) if one.kind in _FORWARD_KINDS
+        ]
+        posts = receives_to_post(instructions)
+        for index, instruction in enumerate(instructions):
+            with peers_watched(self._mesh.rank, f"evaluation, {_name(instruction)}"):
+                if index in posts:
+                    state.posted[posts[index]] = self._post(state, posts[index])
+                if instruction.kind is InstructionKind.FORWARD:
+                    self._evaluate(state, instruction.chunk_id)
+                else:
+                    self._methods[instruction.kind](state, instruction)
+        self._stage.train()
+        with peers_watched(self._mesh.rank, "the end of an evaluation"):
+            self._mesh.channels.flush()
+            dist.all_reduce(state.loss)
+        assert not state.messages and not state.posted, "every message was used"
+        assert all(cache.is_empty for cache in state.caches.values()), "every sequence ran to its end"
+        return float(state.loss[0])
 
     def _receive_activation(self, state: StepState, instruction: Instruction) -> None:
         state.messages[instruction.chunk_id] = self._receive(state, instruction)
 
+    def _evaluate(self, state: StepState, chunk_id: ChunkId) -> None:
+        chunk_pass = self._chunk_pass(state, chunk_id, loss_scale=1.0)
+        output: Tensor = self._stage(self._input(state, chunk_id), chunk_pass)
+        self._has_run = True
+        self._hand_on(state, chunk_id, output)
+        for placed in chunk_pass.layout.slices:
+            if placed.slice_count > 1 and placed.slice_index == placed.slice_count - 1:
+                state.caches[placed.piece.sequence_index].clear()
+
     def _forward(self, state: StepState, instruction: Instruction) -> None:
-        chunk_id, device = instruction.chunk_id, self._mesh.device
-        layout = state.layouts[chunk_id]
-        chunk_pass = ChunkPass(
+        chunk_id = instruction.chunk_id
+        chunk_pass = self._chunk_pass(
+            state,
+            chunk_id,
+            loss_scale=1.0 / max(1, state.plan.target_token_count),
+            recompute_layer_count=instruction.recompute_layer_count,
+            z_loss=self._z_loss,
+        )
+        x = self._input(state, chunk_id)
+        if not self._mesh.is_first_stage:
+            x.requires_grad_()
+        # The allocator of CUDA tells the peak itself.
+        meter = self._saved if self._mesh.device.type == "cpu" else nullcontext()
+        with state.stopwatch.span(ActionKind.FORWARD, chunk_id), meter:
+            output: Tensor = self._stage(x, chunk_pass)
+        self._has_run = True
+        state.in_flight[chunk_id] = InFlight(x, get_gradient_edge(output))
+        self._hand_on(state, chunk_id, output.detach())
+
+    def _chunk_pass(
+        self,
+        state: StepState,
+        chunk_id: ChunkId,
+        *,
+        loss_scale: float,
+        recompute_layer_count: int = 0,
+        z_loss: float = 0.0,
+    ) -> ChunkPass:
+        layout, device = state.layouts[chunk_id], self._mesh.device
+        return ChunkPass(
             layout=layout,
             caches=state.caches,
             rotary=rotary_table(layout.own_positions().to(device), self._stage.config, self._stage.dtype),
             exchange=HeadExchange(self._mesh.sp_group, layout.shares_tokens, self._mesh.sp_rank),
             attention=self._attention,
-            recompute_layer_count=instruction.recompute_layer_count,
+            recompute_layer_count=recompute_layer_count,
             target_ids=layout.own_target_ids(state.batch).to(device),
-            loss_scale=1.0 / max(1, state.plan.target_token_count),
+            loss_scale=loss_scale,
+            z_loss=z_loss,
+            z_sum=state.loss[1],
         )
+
+    def _input(self, state: StepState, chunk_id: ChunkId) -> Tensor:
         if self._mesh.is_first_stage:
-            x = layout.own_token_ids(state.batch).to(device)
-        else:
-            x = state.messages.pop(chunk_id).requires_grad_()
-        # The allocator of CUDA tells the peak itself.
-        meter = self._saved if device.type == "cpu" else nullcontext()
-        with state.stopwatch.span(ActionKind.FORWARD, chunk_id), meter:
-            output: Tensor = self._stage(x, chunk_pass)
-        self._has_run = True
-        state.in_flight[chunk_id] = InFlight(x, get_gradient_edge(output))
+            return state.layouts[chunk_id].own_token_ids(state.batch).to(self._mesh.device)
+        return state.messages.pop(chunk_id)
+
+    def _hand_on(self, state: StepState, chunk_id: ChunkId, output: Tensor) -> None:
         if self._mesh.is_last_stage:
-            state.loss += output.detach()
+            state.loss[0] += output
         else:
-            state.messages[chunk_id] = output.detach()
+            state.messages[chunk_id] = output
 
     def _send_activation(self, state: StepState, instruction: Instruction) -> None:
         _end(self._mesh.channels.to_next).send(state.messages.pop(instruction.chunk_id))
@@ -181,7 +267,7 @@ class StepRunner:
         message = posted.wait()
         if message.numel():
             _, back = self._ends(instruction)
-            back.let_go(state.arrived_before[instruction])
+            back.let_go(state.arrived_before.get(instruction, 0))  # nothing goes back in an evaluation
         return message
 
     def _ends(self, receive: Instruction) -> tuple[Channel, Channel]:
@@ -203,14 +289,9 @@ class StepRunner:
         return float(self._saved.peak_bytes + _parameter_bytes(self._stage, whole_gradients=whole))
 
 
-def _check_fit(plan: ExecutionPlan, batch: Batch, mesh: Mesh) -> None:
+def _check_layout(plan: ExecutionPlan, mesh: Mesh) -> None:
     if plan.stage_count != mesh.pp_size:
         raise PlanError(f"the plan of step {plan.step} has {plan.stage_count} stages, the job has {mesh.pp_size}")
-    if plan.target_token_count != batch.target_token_count:
-        raise PlanError(
-            f"the plan of step {plan.step} divides the loss by {plan.target_token_count} targets, "
-            f"the batch has {batch.target_token_count}"
-        )
     replica_index = max(pipeline.replica_index for pipeline in plan.pipelines)
     if replica_index >= mesh.dp_size:
         raise PlanError(
@@ -219,10 +300,22 @@ def _check_fit(plan: ExecutionPlan, batch: Batch, mesh: Mesh) -> None:
         )
 
 
+def _check_targets(plan: ExecutionPlan, batch: Batch) -> None:
+    if plan.target_token_count != batch.target_token_count:
+        raise PlanError(
+            f"the plan of step {plan.step} divides the loss by {plan.target_token_count} targets, "
+            f"the batch has {batch.target_token_count}"
+        )
+
+
 def _describe(step: int, instruction: Instruction) -> str:
+    return f"step {step}, {_name(instruction)}"
+
+
+def _name(instruction: Instruction) -> str:
     name = instruction.kind.name.lower().replace("_", " ")
     pipeline_index, chunk_index = instruction.chunk_id
-    return f"step {step}, {name} of chunk {chunk_index} in pipeline {pipeline_index}"
+    return f"{name} of chunk {chunk_index} in pipeline {pipeline_index}"
 
 
 def _end(channel: Channel | None) -> Channel:

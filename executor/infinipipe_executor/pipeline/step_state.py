@@ -37,7 +37,7 @@ class StepState:
         plan: The plan.
         batch: The sequences.
         stopwatch: Runs since the start of the step.
-        loss: This rank's part of the loss so far.
+        loss: This rank's part of the loss so far: of the whole one, and of the z-loss in it; ``[2]``.
         layouts: Layout of every chunk of this replica.
         caches: Slice cache of every sequence with several slices.
         in_flight: Chunks between their passes.
@@ -81,7 +81,7 @@ def begin_step(plan: ExecutionPlan, batch: Batch, mesh: Mesh, layer_count: int) 
         plan=plan,
         batch=batch,
         stopwatch=stopwatch,
-        loss=torch.zeros((), dtype=torch.float64, device=mesh.device),
+        loss=torch.zeros(2, dtype=torch.float64, device=mesh.device),
         layouts=layouts,
         caches=caches,
     )
