@@ -17,6 +17,7 @@ from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
+from infinipipe_executor.parallel.warm_up import warm_up
 from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
@@ -70,6 +71,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
+        warm_up(mesh, cluster.collective_timeout_s)
         logger.info("attention: %s", choose_backend(mesh.device).description)
         logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         # Waits for the slowest disk, and is used by a thread of its own while training goes on.

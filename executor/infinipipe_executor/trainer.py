@@ -22,6 +22,7 @@ from infinipipe_executor.checkpoint_files import RunFacts
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.checkpoint_state import load_state
 from infinipipe_executor.config import RunConfig
+from infinipipe_executor.cuda_memory import describe_memory
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import Corpus
 from infinipipe_executor.data.sampler import BatchSampler
@@ -260,6 +261,8 @@ class Trainer:
             )
             self._sinks.put(step, step_scalars(plan, measured))
             logger.info("%s", step_line(step, self._config.job.steps, plan, measured))
+            if self._mesh.device.type == "cuda":
+                logger.info("%s", describe_memory(self._mesh.device))
         self._planning.report(step, self._report(result, busy_s, wait_s))
 
     def _report(self, result: StepResult, busy_s: float, wait_s: float) -> RankReport:

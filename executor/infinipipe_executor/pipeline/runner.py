@@ -19,13 +19,14 @@ from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PlanError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.rotary import rotary_table
-from infinipipe_executor.model.stage import Stage, reduce_in_next_backward
-from infinipipe_executor.parallel.channels import Channel
+from infinipipe_executor.model.stage import Stage, gather_ahead, reduce_in_next_backward
+from infinipipe_executor.parallel.channels import Channel, PostedReceive
 from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.parallel.replicas import sum_over_replicas
 from infinipipe_executor.parallel.tied import sum_tied_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
+from infinipipe_executor.pipeline.message_order import arrived_before, receives_to_post
 from infinipipe_executor.pipeline.saved_bytes import SavedBytes
 from infinipipe_executor.pipeline.step_state import InFlight, StepState, begin_step
 from infinipipe_executor.pipeline.stopwatch import MeasuredSpan
@@ -71,6 +72,7 @@ class StepRunner:
         self._z_loss = z_loss
         self._attention = backend_for(mesh.device)
         self._saved = SavedBytes()
+        self._has_run = False
         self._methods = {
             InstructionKind.RECEIVE_ACTIVATION: self._receive_activation,
             InstructionKind.FORWARD: self._forward,
@@ -103,8 +105,12 @@ class StepRunner:
         self._begin_peak()
         instructions = lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank)
         state.backwards_left = sum(instruction.kind is InstructionKind.BACKWARD for instruction in instructions)
-        for instruction in instructions:
+        state.arrived_before = arrived_before(plan, self._mesh.pp_rank, self._mesh.dp_rank)
+        posts = receives_to_post(instructions)
+        for index, instruction in enumerate(instructions):
             with peers_watched(self._mesh.rank, _describe(plan.step, instruction)):
+                if index in posts:
+                    state.posted[posts[index]] = self._post(state, posts[index])
                 self._methods[instruction.kind](state, instruction)
         with peers_watched(self._mesh.rank, f"step {plan.step}, the sum of the gradients over the replicas"):
             sum_over_replicas(self._stage, self._mesh)
@@ -113,7 +119,7 @@ class StepRunner:
             sum_tied_gradients(self._stage, self._mesh)
             dist.all_reduce(state.loss)
         assert not state.in_flight, "every chunk ran backward"
-        assert not state.messages, "every message was used"
+        assert not state.messages and not state.posted, "every message was used"
         assert all(cache.is_empty for cache in state.caches.values()), "every slice ran backward"
         held_whole_gradients = bool(instructions) and not self._shards_gradients
         whole_loss, z_loss = state.loss.tolist()
@@ -141,10 +147,14 @@ class StepRunner:
         _check_layout(plan, self._mesh)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.eval()
-        for instruction in lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank):
-            if instruction.kind not in _FORWARD_KINDS:
-                continue
+        instructions = [
+            one for one in lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank) if one.kind in _FORWARD_KINDS
+        ]
+        posts = receives_to_post(instructions)
+        for index, instruction in enumerate(instructions):
             with peers_watched(self._mesh.rank, f"evaluation, {_name(instruction)}"):
+                if index in posts:
+                    state.posted[posts[index]] = self._post(state, posts[index])
                 if instruction.kind is InstructionKind.FORWARD:
                     self._evaluate(state, instruction.chunk_id)
                 else:
@@ -153,16 +163,17 @@ class StepRunner:
         with peers_watched(self._mesh.rank, "the end of an evaluation"):
             self._mesh.channels.flush()
             dist.all_reduce(state.loss)
-        assert not state.messages, "every message was used"
+        assert not state.messages and not state.posted, "every message was used"
         assert all(cache.is_empty for cache in state.caches.values()), "every sequence ran to its end"
         return float(state.loss[0])
 
     def _receive_activation(self, state: StepState, instruction: Instruction) -> None:
-        state.messages[instruction.chunk_id] = self._receive(self._mesh.channels.from_previous, state, instruction)
+        state.messages[instruction.chunk_id] = self._receive(state, instruction)
 
     def _evaluate(self, state: StepState, chunk_id: ChunkId) -> None:
         chunk_pass = self._chunk_pass(state, chunk_id, loss_scale=1.0)
         output: Tensor = self._stage(self._input(state, chunk_id), chunk_pass)
+        self._has_run = True
         self._hand_on(state, chunk_id, output)
         for placed in chunk_pass.layout.slices:
             if placed.slice_count > 1 and placed.slice_index == placed.slice_count - 1:
@@ -184,6 +195,7 @@ class StepRunner:
         meter = self._saved if self._mesh.device.type == "cpu" else nullcontext()
         with state.stopwatch.span(ActionKind.FORWARD, chunk_id), meter:
             output: Tensor = self._stage(x, chunk_pass)
+        self._has_run = True
         state.in_flight[chunk_id] = InFlight(x, get_gradient_edge(output))
         self._hand_on(state, chunk_id, output.detach())
 
@@ -225,7 +237,7 @@ class StepRunner:
         _end(self._mesh.channels.to_next).send(state.messages.pop(instruction.chunk_id))
 
     def _receive_gradient(self, state: StepState, instruction: Instruction) -> None:
-        state.messages[instruction.chunk_id] = self._receive(self._mesh.channels.from_next, state, instruction)
+        state.messages[instruction.chunk_id] = self._receive(state, instruction)
 
     def _backward(self, state: StepState, instruction: Instruction) -> None:
         chunk_id = instruction.chunk_id
@@ -242,10 +254,28 @@ class StepRunner:
     def _send_gradient(self, state: StepState, instruction: Instruction) -> None:
         _end(self._mesh.channels.to_previous).send(state.messages.pop(instruction.chunk_id))
 
-    def _receive(self, channel: Channel | None, state: StepState, instruction: Instruction) -> Tensor:
-        rows = state.layouts[instruction.chunk_id].own_token_count
-        shape = (rows, self._stage.config.hidden)
-        return _end(channel).receive(shape, self._stage.dtype, self._mesh.device)
+    def _post(self, state: StepState, instruction: Instruction) -> PostedReceive:
+        channel, _ = self._ends(instruction)
+        shape = (state.layouts[instruction.chunk_id].own_token_count, self._stage.config.hidden)
+        return channel.post_receive(shape, self._stage.dtype, self._mesh.device)
+
+    def _receive(self, state: StepState, instruction: Instruction) -> Tensor:
+        """Wait for a message; meanwhile gather the parameters that the pass behind it starts with."""
+        posted = state.posted.pop(instruction, None) or self._post(state, instruction)
+        if self._has_run:  # the sharding sets itself up in the first forward pass
+            gather_ahead(self._stage, backward=instruction.kind is InstructionKind.RECEIVE_GRADIENT)
+        message = posted.wait()
+        if message.numel():
+            _, back = self._ends(instruction)
+            back.let_go(state.arrived_before.get(instruction, 0))  # nothing goes back in an evaluation
+        return message
+
+    def _ends(self, receive: Instruction) -> tuple[Channel, Channel]:
+        """The channel of a receive, and the one to the same neighbour."""
+        channels = self._mesh.channels
+        if receive.kind is InstructionKind.RECEIVE_ACTIVATION:
+            return _end(channels.from_previous), _end(channels.to_previous)
+        return _end(channels.from_next), _end(channels.to_next)
 
     def _begin_peak(self) -> None:
         if self._mesh.device.type == "cuda":

@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from infinipipe_contract.plan import ChunkId, ExecutionPlan, Pipeline, slices_by_sequence
+from infinipipe_contract.schedule import Instruction
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.parallel.channels import PostedReceive
 from infinipipe_executor.pipeline.chunk_layout import ChunkLayout, lay_out_pipeline
 from infinipipe_executor.pipeline.slice_cache import SliceCache
 from infinipipe_executor.pipeline.stopwatch import Stopwatch
@@ -40,6 +42,8 @@ class StepState:
         caches: Slice cache of every sequence with several slices.
         in_flight: Chunks between their passes.
         messages: Tensors received and not yet used, or made and not yet sent, by chunk.
+        posted: Receives that were started ahead of their turn.
+        arrived_before: By each receive, messages to the same neighbour that have arrived when it is done.
         backwards_left: Backward passes of the stage that are still to run.
     """
 
@@ -51,6 +55,8 @@ class StepState:
     caches: dict[int, SliceCache]
     in_flight: dict[ChunkId, InFlight] = field(default_factory=dict)
     messages: dict[ChunkId, Tensor] = field(default_factory=dict)
+    posted: dict[Instruction, PostedReceive] = field(default_factory=dict)
+    arrived_before: dict[Instruction, int] = field(default_factory=dict)
     backwards_left: int = 0
 
 
