@@ -157,6 +157,7 @@ class Profile:
         layer_division: Layers of every stage where somebody chose them; None where ``divide_layers`` does. Read
             ``stage_layers``, which holds either.
         head: Time of the last stage behind its layers.
+        measured_tokens: Longest sequence in tokens that was timed; None where nothing was.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Profile:
     nodes: NodeLinks | None = None
     layer_division: tuple[int, ...] | None = None
     head: HeadCost = NO_HEAD
+    measured_tokens: int | None = None
 
     @property
     def device_count(self) -> int:
@@ -187,6 +189,21 @@ class Profile:
     def usable_memory_bytes(self) -> float:
         """Bytes of one device that a plan may fill (paper: G)."""
         return self.cluster.device_memory_bytes * self.cluster.usable_memory_ratio
+
+
+def extrapolation(profile: Profile, longest_tokens: int) -> str | None:
+    """Say that a profile knows nothing of sequences as long as the longest of a batch.
+
+    Returns:
+        A sentence; None where the profile was measured that far, or not measured at all.
+    """
+    limit = profile.measured_tokens
+    if limit is None or longest_tokens <= limit:
+        return None
+    return (
+        f"profile {profile.name} was measured with up to {limit} tokens, a sequence has {longest_tokens}: "
+        "its predicted times are extrapolated"
+    )
 
 
 def derive_node_links(profile: Profile) -> NodeLinks:
@@ -255,6 +272,11 @@ def check_profile(profile: Profile) -> None:
         _require(work_s >= MIN_TOKEN_SECONDS, f"{direction}.alpha1 + alpha2", work_s, f"at least {MIN_TOKEN_SECONDS:g}")
     _require_number("head.forward_s_per_token", profile.head.forward_s_per_token, MAX_SECONDS)
     _require_number("head.backward_s_per_token", profile.head.backward_s_per_token, MAX_SECONDS)
+    if profile.measured_tokens is not None:
+        _require(profile.measured_tokens >= 1, "measured_tokens", profile.measured_tokens, "at least 1")
+        _require(
+            profile.measured_tokens <= MAX_WIDTH, "measured_tokens", profile.measured_tokens, f"at most {MAX_WIDTH}"
+        )
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
         _require_number(f"{name}.latency_s", link.latency_s, MAX_SECONDS)
         _require_bandwidth(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#infinipipe/planner/v1/profile.proto\x12\x15infinipipe.planner.v1\"\x97\x04\n\x07Profile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63omment\x18\x02 \x01(\t\x12\x30\n\x05model\x18\x03 \x01(\x0b\x32!.infinipipe.planner.v1.ModelShape\x12/\n\x07\x63luster\x18\x04 \x01(\x0b\x32\x1e.infinipipe.planner.v1.Cluster\x12\x33\n\x07\x66orward\x18\x05 \x01(\x0b\x32\".infinipipe.planner.v1.ComputeCost\x12\x34\n\x08\x62\x61\x63kward\x18\x06 \x01(\x0b\x32\".infinipipe.planner.v1.ComputeCost\x12\x30\n\x07\x61ll2all\x18\x07 \x01(\x0b\x32\x1f.infinipipe.planner.v1.LinkCost\x12,\n\x03p2p\x18\x08 \x01(\x0b\x32\x1f.infinipipe.planner.v1.LinkCost\x12\x16\n\x0eparam_gather_s\x18\t \x03(\x01\x12\x31\n\x06memory\x18\n \x01(\x0b\x32!.infinipipe.planner.v1.MemoryCost\x12/\n\x05nodes\x18\x0b \x01(\x0b\x32 .infinipipe.planner.v1.NodeLinks\x12\x14\n\x0cstage_layers\x18\x14 \x03(\x05\x12-\n\x04head\x18\x15 \x01(\x0b\x32\x1f.infinipipe.planner.v1.HeadCost\"\x93\x01\n\nModelShape\x12\x0e\n\x06layers\x18\x01 \x01(\x05\x12\x0e\n\x06hidden\x18\x02 \x01(\x05\x12\x0e\n\x06kv_dim\x18\x03 \x01(\x05\x12\x0b\n\x03\x66\x66n\x18\x04 \x01(\x05\x12\r\n\x05vocab\x18\x05 \x01(\x05\x12\x13\n\x0b\x64type_bytes\x18\x06 \x01(\x05\x12\x16\n\tquery_dim\x18\x14 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_query_dim\"\x87\x01\n\x07\x43luster\x12\x0f\n\x07pp_size\x18\x01 \x01(\x05\x12\x0f\n\x07sp_size\x18\x02 \x01(\x05\x12\x1b\n\x13\x64\x65vice_memory_bytes\x18\x03 \x01(\x01\x12\x1b\n\x13usable_memory_ratio\x18\x04 \x01(\x01\x12\x14\n\x07\x64p_size\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\n\n\x08_dp_size\"<\n\x0b\x43omputeCost\x12\x0e\n\x06\x61lpha1\x18\x01 \x01(\x01\x12\x0e\n\x06\x61lpha2\x18\x02 \x01(\x01\x12\r\n\x05\x62\x65ta1\x18\x03 \x01(\x01\"E\n\x08HeadCost\x12\x1b\n\x13\x66orward_s_per_token\x18\x01 \x01(\x01\x12\x1c\n\x14\x62\x61\x63kward_s_per_token\x18\x02 \x01(\x01\"<\n\x08LinkCost\x12\x1d\n\x15\x62\x61ndwidth_bytes_per_s\x18\x01 \x01(\x01\x12\x11\n\tlatency_s\x18\x02 \x01(\x01\"R\n\nMemoryCost\x12\x13\n\x0btoken_bytes\x18\x01 \x01(\x01\x12\x14\n\x0clogits_bytes\x18\x02 \x01(\x01\x12\x19\n\x11model_state_bytes\x18\x03 \x03(\x01\"\xa1\x01\n\tNodeLinks\x12\x18\n\x10\x64\x65vices_per_node\x18\x01 \x01(\x05\x12\x1e\n\x16intra_node_bytes_per_s\x18\x02 \x01(\x01\x12\x1c\n\x14intra_node_latency_s\x18\x03 \x01(\x01\x12\x1e\n\x16inter_node_bytes_per_s\x18\x04 \x01(\x01\x12\x1c\n\x14inter_node_latency_s\x18\x05 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#infinipipe/planner/v1/profile.proto\x12\x15infinipipe.planner.v1\"\xc9\x04\n\x07Profile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63omment\x18\x02 \x01(\t\x12\x30\n\x05model\x18\x03 \x01(\x0b\x32!.infinipipe.planner.v1.ModelShape\x12/\n\x07\x63luster\x18\x04 \x01(\x0b\x32\x1e.infinipipe.planner.v1.Cluster\x12\x33\n\x07\x66orward\x18\x05 \x01(\x0b\x32\".infinipipe.planner.v1.ComputeCost\x12\x34\n\x08\x62\x61\x63kward\x18\x06 \x01(\x0b\x32\".infinipipe.planner.v1.ComputeCost\x12\x30\n\x07\x61ll2all\x18\x07 \x01(\x0b\x32\x1f.infinipipe.planner.v1.LinkCost\x12,\n\x03p2p\x18\x08 \x01(\x0b\x32\x1f.infinipipe.planner.v1.LinkCost\x12\x16\n\x0eparam_gather_s\x18\t \x03(\x01\x12\x31\n\x06memory\x18\n \x01(\x0b\x32!.infinipipe.planner.v1.MemoryCost\x12/\n\x05nodes\x18\x0b \x01(\x0b\x32 .infinipipe.planner.v1.NodeLinks\x12\x14\n\x0cstage_layers\x18\x14 \x03(\x05\x12-\n\x04head\x18\x15 \x01(\x0b\x32\x1f.infinipipe.planner.v1.HeadCost\x12\x1c\n\x0fmeasured_tokens\x18( \x01(\x05H\x00\x88\x01\x01\x42\x12\n\x10_measured_tokens\"\x93\x01\n\nModelShape\x12\x0e\n\x06layers\x18\x01 \x01(\x05\x12\x0e\n\x06hidden\x18\x02 \x01(\x05\x12\x0e\n\x06kv_dim\x18\x03 \x01(\x05\x12\x0b\n\x03\x66\x66n\x18\x04 \x01(\x05\x12\r\n\x05vocab\x18\x05 \x01(\x05\x12\x13\n\x0b\x64type_bytes\x18\x06 \x01(\x05\x12\x16\n\tquery_dim\x18\x14 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_query_dim\"\x87\x01\n\x07\x43luster\x12\x0f\n\x07pp_size\x18\x01 \x01(\x05\x12\x0f\n\x07sp_size\x18\x02 \x01(\x05\x12\x1b\n\x13\x64\x65vice_memory_bytes\x18\x03 \x01(\x01\x12\x1b\n\x13usable_memory_ratio\x18\x04 \x01(\x01\x12\x14\n\x07\x64p_size\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\n\n\x08_dp_size\"<\n\x0b\x43omputeCost\x12\x0e\n\x06\x61lpha1\x18\x01 \x01(\x01\x12\x0e\n\x06\x61lpha2\x18\x02 \x01(\x01\x12\r\n\x05\x62\x65ta1\x18\x03 \x01(\x01\"E\n\x08HeadCost\x12\x1b\n\x13\x66orward_s_per_token\x18\x01 \x01(\x01\x12\x1c\n\x14\x62\x61\x63kward_s_per_token\x18\x02 \x01(\x01\"<\n\x08LinkCost\x12\x1d\n\x15\x62\x61ndwidth_bytes_per_s\x18\x01 \x01(\x01\x12\x11\n\tlatency_s\x18\x02 \x01(\x01\"R\n\nMemoryCost\x12\x13\n\x0btoken_bytes\x18\x01 \x01(\x01\x12\x14\n\x0clogits_bytes\x18\x02 \x01(\x01\x12\x19\n\x11model_state_bytes\x18\x03 \x03(\x01\"\xa1\x01\n\tNodeLinks\x12\x18\n\x10\x64\x65vices_per_node\x18\x01 \x01(\x05\x12\x1e\n\x16intra_node_bytes_per_s\x18\x02 \x01(\x01\x12\x1c\n\x14intra_node_latency_s\x18\x03 \x01(\x01\x12\x1e\n\x16inter_node_bytes_per_s\x18\x04 \x01(\x01\x12\x1c\n\x14inter_node_latency_s\x18\x05 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,19 +32,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'infinipipe.planner.v1.profi
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROFILE']._serialized_start=63
-  _globals['_PROFILE']._serialized_end=598
-  _globals['_MODELSHAPE']._serialized_start=601
-  _globals['_MODELSHAPE']._serialized_end=748
-  _globals['_CLUSTER']._serialized_start=751
-  _globals['_CLUSTER']._serialized_end=886
-  _globals['_COMPUTECOST']._serialized_start=888
-  _globals['_COMPUTECOST']._serialized_end=948
-  _globals['_HEADCOST']._serialized_start=950
-  _globals['_HEADCOST']._serialized_end=1019
-  _globals['_LINKCOST']._serialized_start=1021
-  _globals['_LINKCOST']._serialized_end=1081
-  _globals['_MEMORYCOST']._serialized_start=1083
-  _globals['_MEMORYCOST']._serialized_end=1165
-  _globals['_NODELINKS']._serialized_start=1168
-  _globals['_NODELINKS']._serialized_end=1329
+  _globals['_PROFILE']._serialized_end=648
+  _globals['_MODELSHAPE']._serialized_start=651
+  _globals['_MODELSHAPE']._serialized_end=798
+  _globals['_CLUSTER']._serialized_start=801
+  _globals['_CLUSTER']._serialized_end=936
+  _globals['_COMPUTECOST']._serialized_start=938
+  _globals['_COMPUTECOST']._serialized_end=998
+  _globals['_HEADCOST']._serialized_start=1000
+  _globals['_HEADCOST']._serialized_end=1069
+  _globals['_LINKCOST']._serialized_start=1071
+  _globals['_LINKCOST']._serialized_end=1131
+  _globals['_MEMORYCOST']._serialized_start=1133
+  _globals['_MEMORYCOST']._serialized_end=1215
+  _globals['_NODELINKS']._serialized_start=1218
+  _globals['_NODELINKS']._serialized_end=1379
 # @@protoc_insertion_point(module_scope)
