@@ -23,8 +23,8 @@ class WorkingMemory:
         forward_token_bytes: Per token, most temporaries at the end of a forward pass, beside what its layers save.
         recompute_token_bytes: The same where the last layer is recomputed later and saves nothing.
         backward_token_bytes: Per token, most temporaries of a backward pass, beside what one layer saved.
-        context_token_bytes: Per token, all that one layer holds while its attention to a context runs backward, beside the
-            sums of key and value gradients.
+        context_token_bytes: Per token, all that one layer holds while its attention to a context runs backward,
+            beside the sums of key and value gradients.
         kv_gradient_bytes: Bytes of one element of the sums of key and value gradients.
     """
 

@@ -10,7 +10,6 @@ from infinipipe_contract.model_memory import held_kv_dim, logits_bytes, token_by
 from infinipipe_contract.plan import Chunk, ExecutionPlan
 from infinipipe_contract.profile import Cluster, ComputeCost, LinkCost, MemoryCost, ModelShape, Profile
 from infinipipe_contract.simulate import simulate
-from infinipipe_contract.stages import divide_layers
 from infinipipe_contract.working_memory import working_memory
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.model.config import ModelConfig
