@@ -16,7 +16,9 @@ opened it, so a data-loading worker that is forked later never touches it.
         PlanFailedError             it could not plan the batch
 """
 
+import logging
 import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -35,6 +37,8 @@ from infinipipe_executor.call_waiting import Waiting, wait_for_result
 from infinipipe_executor.errors import ConfigError, ExecutorError
 from infinipipe_executor.planner_access import NO_ACCESS, explain_handshake, open_channel
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_CALL_TIMEOUT_S = 30.0
 """Seconds for calls that the planner answers at once; long enough for one that is just starting."""
 
@@ -51,6 +55,8 @@ CHANNEL_OPTIONS = (
     # A planner whose machine is gone says nothing; only pings find out during a long wait.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # An answer to a ping that stays out counts after this; gRPC's own default, a minute, wins over the line above.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's own pause grows to two minutes, so that a planner that is back would not be noticed.
     ("grpc.min_reconnect_backoff_ms", int(FIRST_PAUSE_S * 1000)),
@@ -152,6 +158,7 @@ class PlanClient:
         self._channels: dict[int, grpc.Channel] = {}
         self._job = ""
         self._generation = 0
+        self._has_warned_of_name = False
 
     def create_job(
         self,
@@ -255,6 +262,44 @@ class PlanClient:
         check_identity(plan, self._job, self._generation, step)
         return plan
 
+    def solve_plan(
+        self,
+        lengths_tokens: Sequence[int],
+        profile: Profile,
+        *,
+        policy: str = "",
+        max_slice_count: int = 0,
+        timeout_s: float,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> ExecutionPlan:
+        """Have lengths planned that are no step of the job, and wait for the plan.
+
+        Args:
+            lengths_tokens: Length of every sequence.
+            profile: Cost model to plan with.
+            policy: Policy by name; empty means the planner's default.
+            max_slice_count: Largest slice number K to try; 0 means the planner's default.
+            timeout_s: Seconds to wait at most.
+            on_wait: Called every few seconds of waiting with the seconds waited so far.
+
+        Returns:
+            The plan, which is of no job; it counts every token but the last of each sequence as a target.
+
+        Raises:
+            PlannerUnavailableError: If there is no plan in time.
+            PlanFailedError: If the planner cannot plan the lengths.
+            InvalidPlanError: If the answer is not a plan, or one of a job.
+        """
+        request = pb.SolvePlanRequest(
+            profile=profile_to_proto(profile),
+            options=pb.PlanOptions(policy=policy, max_slice_count=max_slice_count),
+            lengths_tokens=lengths_tokens,
+        )
+        response: pb.SolvePlanResponse = self._call("SolvePlan", request, timeout_s, PlanFailedError, on_wait)
+        plan = plan_from_proto(response.plan)
+        check_identity(plan, "", 0, 0)
+        return plan
+
     def report_step(self, step: int, report: RankReport, *, on_wait: Callable[[float], None] | None = None) -> None:
         """Hand in what this rank measured.
 
@@ -338,6 +383,7 @@ class PlanClient:
             if code is grpc.StatusCode.UNAUTHENTICATED:
                 raise TokenRefusedError(self._access.explain_refusal(self.address))
             if code is grpc.StatusCode.UNAVAILABLE:
+                self._warn_of_unknown_name(sentence, timeout_s)
                 reason = explain_handshake(self.address, self._access, waiting.left_s)
                 if reason and not self._was_answered:
                     raise PlannerUnavailableError(reason)
@@ -357,6 +403,22 @@ class PlanClient:
                 raise PlannerUnavailableError(trouble)
             waiting.sleep(max(pause_s, asked_pause_s or 0.0))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    def _warn_of_unknown_name(self, sentence: str, timeout_s: float) -> None:
+        """Say at once, and once, that the name of the host leads nowhere: most often it is misspelt."""
+        if self._has_warned_of_name or "resol" not in sentence.lower():
+            return
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            self._has_warned_of_name = True
+            logger.warning(
+                "the name of the planner's host, %s, is not known here (%s); trying on for up to %g s (--planner)",
+                host,
+                error.strerror,
+                timeout_s,
+            )
 
 
 def _asked_pause_s(error: Any) -> float | None:  # noqa: ANN401  # grpc's errors are calls, which its types do not say

@@ -28,6 +28,7 @@ class LocalSolver:
     """The solver of ``infinipipe serve --workers 0``; see ``SolverPool`` for the one with Ray."""
 
     def __init__(self) -> None:
+        self._tell_restart: Callable[[str], None] = lambda _: None
         self._is_closing = threading.Event()
         self._lock = threading.Lock()
         self._process, self._pipe = _start_process()
@@ -41,6 +42,10 @@ class LocalSolver:
             solver.close()
             raise SolverLostError(f"the solver process did not start within {_READY_TIMEOUT_S:g} s")
         return solver
+
+    def on_restart(self, tell: Callable[[str], None]) -> None:
+        """Have somebody told, from another thread, when the process died and another one takes its place ("lost")."""
+        self._tell_restart = tell
 
     async def solve(
         self,
@@ -106,6 +111,7 @@ class LocalSolver:
         with self._lock:
             if self._is_closing.is_set():
                 raise SolverStoppedError("the solver was closed while it planned") from None
+            self._tell_restart("lost")
             self._process.join()
             self._pipe.close()
             self._process, self._pipe = _start_process()

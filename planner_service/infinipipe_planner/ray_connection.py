@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _RAY_PARENT = Path("/tmp")
 _OBJECT_STORE_BYTES = 100 * 2**20
+# Of each of Ray's own log files, which lie in the instance's folder and go with it; Ray itself would keep 6 x 100 MiB.
+_RAY_LOG_BYTES = 2**20
 _START_TIMEOUT_S = 60.0
 
 # Read by Ray when it is imported or started.
@@ -30,6 +32,8 @@ _LOCAL_RAY_ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a late call must not start an instance of Ray's own choice
     "RAY_AUTH_MODE": "disabled",  # no token file in the home folder
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ROTATION_MAX_BYTES": str(_RAY_LOG_BYTES),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns about a default that matters with GPUs only
 }
 

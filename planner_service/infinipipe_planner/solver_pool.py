@@ -61,6 +61,7 @@ class SolverPool:
         # Set from a start of Ray that failed to the next one that does not: nobody waits for one meanwhile.
         self._is_given_up = False
         self._tell_availability: Callable[[bool], None] = lambda _: None
+        self._tell_restart: Callable[[str], None] = lambda _: None
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._is_closing = threading.Event()
         self._actors = list(actors)
@@ -95,6 +96,10 @@ class SolverPool:
     def on_availability(self, tell: Callable[[bool], None]) -> None:
         """Have somebody told, from another thread, when the solvers are gone and when they are back."""
         self._tell_availability = tell
+
+    def on_restart(self, tell: Callable[[str], None]) -> None:
+        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted; ray for all."""
+        self._tell_restart = tell
 
     async def solve(
         self,
@@ -217,7 +222,7 @@ class SolverPool:
                 self._running[number] = None
                 is_worn = self._built_counts[number] >= CANDIDATES_PER_PROCESS
                 if (was_stopped or is_worn) and self._is_there and not self._is_closing.is_set():
-                    self._replace_actor(number)
+                    self._replace_actor(number, "unwanted" if was_stopped else "worn")
 
     def _solve_with_retry(self, number: int, task: _Task) -> CandidateResult:
         """Build a candidate; lost once, by the death of its process or of Ray as a whole, it is built once more."""
@@ -241,7 +246,7 @@ class SolverPool:
                 with self._lock:
                     self._require_wanted(number, task)
                     if self._ray is ray and self._is_there:
-                        self._replace_actor(number)
+                        self._replace_actor(number, "lost")
                 logger.warning("solver process %d was lost, another one takes its place: %s", number, reason)
                 if process_losses == 2:
                     raise SolverLostError(
@@ -269,7 +274,8 @@ class SolverPool:
         if self._running[number] is not task:
             raise SolverStoppedError("the batch is no longer wanted") from None
 
-    def _replace_actor(self, number: int) -> None:
+    def _replace_actor(self, number: int, reason: str) -> None:
+        self._tell_restart(reason)
         self._ray.kill(self._actors[number])
         self._actors[number] = self._ray.start_actor()
         self._built_counts[number] = 0
@@ -282,6 +288,7 @@ class SolverPool:
             self._is_there = False
             logger.error("Ray was lost with all solver processes; it is started again")
             self._tell_availability(False)
+            self._tell_restart("ray")
             self._ray.close()  # frees who waits in it, and before anything else: it may hold the lock
             self._start_again()
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.schedule import Instruction, InstructionKind
+from infinipipe_contract.schedule import Instruction, InstructionKind, lower_stage
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PeerLostError
 from infinipipe_executor.model.config import ModelConfig
@@ -28,12 +28,11 @@ def run_step_with_a_skip(
     """Run a step of as many stages as ranks in which one rank skips an instruction for a chunk; return the error."""
     mesh = mesh_of(dist.get_world_size(), 1, timeout_s)
     stage = build_stage(config, mesh, dtype=torch.float64, seed=3)
-    lower = runner.lower_stage
 
     def lower_and_skip(*args: Any) -> list[Instruction]:
-        return [one for one in lower(*args) if (one.kind, one.chunk_id.chunk_index) != skipped]
+        return [one for one in lower_stage(*args) if (one.kind, one.chunk_id.chunk_index) != skipped]
 
-    with patch.object(runner, "lower_stage", lower_and_skip if mesh.rank == faulty_rank else lower):
+    with patch.object(runner, "lower_stage", lower_and_skip if mesh.rank == faulty_rank else lower_stage):
         try:
             StepRunner(stage, mesh).run(plan, batch)
         except PeerLostError as error:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-LINE = re.compile(r"planner listening on (?P<address>127\.0\.0\.1:\d+) \((2 solvers|1 solver without Ray)\)\n")
+LINE = re.compile(r"planner listening on (?P<address>127\.0\.0\.1:\d+) \((2 solvers|1 solver|1 solver without Ray)\)\n")
 BASIC_OPTIONS = ("--listen", "127.0.0.1:0", "--workers", "2")
 START_TIMEOUT_S = 90.0
 COMMAND = (sys.executable, "-c", "from infinipipe_planner.cli import main; main()")

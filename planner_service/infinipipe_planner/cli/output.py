@@ -21,7 +21,9 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 """The request was wrong: a bad file, a bad value."""
 
-PLANNER_EXTRA_MODULES = frozenset({"ray", "pyscipopt", "grpc_health", "grpc_reflection"})
+PLANNER_EXTRA_MODULES = frozenset(
+    {"ray", "pyscipopt", "grpc_health", "grpc_reflection", "prometheus_client", "pythonjsonlogger"}
+)
 
 
 class OutputFormat(enum.StrEnum):
