@@ -13,12 +13,11 @@ from infinipipe_executor.evaluation import Evaluation
 from infinipipe_executor.measuring import DTYPES, measure_stage
 from infinipipe_executor.mesh import init_mesh, own_device
 from infinipipe_executor.metrics_sinks import Sinks, open_sinks
-from infinipipe_executor.model.config import check_layout
+from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.parallel.warm_up import warm_up
-from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
 from infinipipe_executor.planning import Planning, open_planning
