@@ -124,5 +124,6 @@ def _whole_parameters(stage: torch.nn.Module) -> dict[str, Tensor]:
     whole = {}
     for name, parameter in stage.named_parameters():
         assert isinstance(parameter, DTensor)
-        whole[name] = parameter.detach().full_tensor().clone()
+        value: Tensor = parameter.full_tensor()
+        whole[name] = value.detach().clone()
     return whole
