@@ -124,5 +124,5 @@ def _whole_parameters(stage: torch.nn.Module) -> dict[str, Tensor]:
     whole = {}
     for name, parameter in stage.named_parameters():
         assert isinstance(parameter, DTensor)
-        whole[name] = parameter.detach().full_tensor().clone()
+        whole[name] = parameter.full_tensor().detach().clone()
     return whole
