@@ -62,7 +62,7 @@ def test_the_loss_of_forward_passes_alone_equals_one_sequence_at_a_time(
 
 
 def test_a_run_trains_bit_by_bit_the_same_with_and_without_evaluation(groups: GroupPool, tmp_path: Path) -> None:
-    dropout = {"model": {"dropout": 0.1}, "metrics": {"jsonl": "metrics.jsonl"}}
+    dropout: Sections = {"model": {"dropout": 0.1}, "metrics": {"jsonl": "metrics.jsonl"}}
     with_it = held_out_run(tmp_path / "with", dropout, pp_size=2)
     without = write_run(tmp_path / "without", dp_size=1, pp_size=2, sp_size=1, changes={"model": {"dropout": 0.1}})
 
@@ -87,7 +87,10 @@ def test_a_run_trains_bit_by_bit_the_same_with_and_without_evaluation(groups: Gr
 
 
 def test_held_out_sequences_are_evaluated_in_order_each_target_once(groups: GroupPool, tmp_path: Path) -> None:
-    still = {"optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}, "metrics": {"jsonl": "metrics.jsonl"}}
+    still: Sections = {
+        "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0},
+        "metrics": {"jsonl": "metrics.jsonl"},
+    }
     path = held_out_run(tmp_path, still, pp_size=1)
 
     (run,) = groups.run(1, train_run, path)
