@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import _get_default_store
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_executor.config import RunConfig, load_config
