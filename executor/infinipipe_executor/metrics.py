@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.plan import ChunkKind, ExecutionPlan, chunk_kinds, slices_by_sequence
+from infinipipe_executor.step_errors import error_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class MeasuredStep:
 
     Attributes:
         loss: Mean cross-entropy over all targets of the batch.
+        z_loss: What the z-loss added to it in what was minimised.
         grad_norm: Global norm of the gradients before clipping.
         makespan_s: Seconds from the common start of the step to the end of the last action on any rank.
         bubble_ratio: Share of it in which ranks did not compute, mean over ranks.
@@ -65,9 +67,13 @@ class MeasuredStep:
         step_s: Seconds that the step took rank 0 in all, from before that wait to behind the update.
         peak_bytes: Largest memory that any rank used.
         learning_rate: Learning rate of the update.
+        device_flops: Useful operations of the step for each device (``useful_flops``).
+        device_peak_flops: Operations per second that one device could reach; None where nobody knows.
+        median_error_ratio: Median error of predicted step times over the steps until this one, without its sign.
     """
 
     loss: float
+    z_loss: float
     grad_norm: float
     makespan_s: float
     bubble_ratio: float
@@ -75,6 +81,45 @@ class MeasuredStep:
     step_s: float
     peak_bytes: float
     learning_rate: float
+    device_flops: float
+    device_peak_flops: float | None
+    median_error_ratio: float
+
+    @property
+    def tflops_per_device(self) -> float:
+        """Useful operations that a device did per second of the whole step, in 10^12."""
+        return self.device_flops / self.step_s / 1e12 if self.step_s > 0 else 0.0
+
+    @property
+    def mfu(self) -> float | None:
+        """The same as a share of the peak (model FLOP/s utilisation); None where the peak is not known."""
+        return None if self.device_peak_flops is None else self.tflops_per_device * 1e12 / self.device_peak_flops
+
+
+def sequence_lengths(plan: ExecutionPlan) -> list[int]:
+    """Tokens of every sequence of a plan, however it was cut."""
+    return [
+        pieces[-1][0].end_token
+        for pipeline in plan.pipelines
+        for pieces in slices_by_sequence(pipeline.chunks).values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEvaluation:
+    """What an evaluation of the held-out data gave.
+
+    Attributes:
+        loss: Mean cross-entropy over all targets.
+        target_token_count: Tokens that have a target.
+        token_count: Tokens.
+        seconds: Time that it took rank 0, the first wait for the plans included.
+    """
+
+    loss: float
+    target_token_count: int
+    token_count: int
+    seconds: float
 
 
 def bubble_ratio(busy_s: Sequence[float], makespan_s: float) -> float:
@@ -93,6 +138,7 @@ def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep
         f"step {step:>{len(str(steps))}} of {steps}"
         f"  loss {measured.loss:.4f}"
         f"  grad norm {measured.grad_norm:.3f}"
+        f"  learning rate {measured.learning_rate:.2e}"
         f"  tokens {shape.token_count}"
         f"  chunks {kinds}"
         f"  K {shape.longest_slice_count}"
@@ -102,22 +148,36 @@ def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep
         f"  measured {measured.makespan_s:.2f} s"
         f"  bubble {plan.estimate.bubble_ratio:.0%}/{measured.bubble_ratio:.0%}"
         f"  plan wait {measured.plan_wait_s:.1f} s"
+        f"  {_speed(shape.token_count, measured)}"
     )
+
+
+def _speed(token_count: int, measured: MeasuredStep) -> str:
+    tokens_per_s = token_count / measured.step_s if measured.step_s > 0 else 0.0
+    mfu = "" if measured.mfu is None else f"  MFU {measured.mfu:.1%}"
+    return f"{tokens_per_s:.0f} tokens/s  {measured.tflops_per_device:.3g} TFLOP/s a device{mfu}"
 
 
 def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float]:
     """Return the numbers of a step by tag, as every sink gets them; docs/training.md says what each one means."""
     shape = describe_plan(plan)
+    speed = {"tflops_per_device": measured.tflops_per_device}
+    if measured.mfu is not None:
+        speed["mfu"] = measured.mfu
     return {
         "loss": measured.loss,
+        "z_loss": measured.z_loss,
         "grad_norm": measured.grad_norm,
         "learning_rate": measured.learning_rate,
         "tokens": shape.token_count,
         "target_tokens": plan.target_token_count,
         "tokens_per_s": shape.token_count / measured.step_s if measured.step_s > 0 else 0.0,
+        **speed,
         "step_s": measured.step_s,
         "measured_s": measured.makespan_s,
         "predicted_s": plan.estimate.makespan_s,
+        "step_error_ratio": error_ratio(plan.estimate.makespan_s, measured.makespan_s),
+        "median_step_error_ratio": measured.median_error_ratio,
         "bubble_ratio": measured.bubble_ratio,
         "predicted_bubble_ratio": plan.estimate.bubble_ratio,
         "plan_wait_s": measured.plan_wait_s,
@@ -126,4 +186,25 @@ def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float
         "pipelines": shape.pipeline_count,
         "slices_of_longest": shape.longest_slice_count,
         "recomputed_layers": shape.recomputed_layer_count,
+    }
+
+
+def evaluation_line(step: int, steps: int, measured: MeasuredEvaluation) -> str:
+    """Write one line about an evaluation behind a step."""
+    return (
+        f"step {step:>{len(str(steps))}} of {steps}"
+        f"  evaluation loss {measured.loss:.4f}"
+        f"  tokens {measured.token_count}"
+        f"  targets {measured.target_token_count}"
+        f"  took {measured.seconds:.1f} s"
+    )
+
+
+def evaluation_scalars(measured: MeasuredEvaluation) -> dict[str, float]:
+    """Return the numbers of an evaluation by tag, as every sink gets them."""
+    return {
+        "evaluation_loss": measured.loss,
+        "evaluation_tokens": measured.token_count,
+        "evaluation_target_tokens": measured.target_token_count,
+        "evaluation_s": measured.seconds,
     }

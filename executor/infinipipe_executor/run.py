@@ -6,22 +6,22 @@ import os
 import torch
 import torch.distributed as dist
 
-from infinipipe_contract.profile import Profile
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.config import RunConfig
-from infinipipe_executor.data.corpus import open_corpus
-from infinipipe_executor.mesh import Mesh, init_mesh, own_device
+from infinipipe_executor.data.corpus import Corpus, open_corpus, open_evaluation_corpus
+from infinipipe_executor.evaluation import Evaluation
+from infinipipe_executor.measuring import DTYPES, measure_stage
+from infinipipe_executor.mesh import init_mesh, own_device
 from infinipipe_executor.metrics_sinks import Sinks, open_sinks
 from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
-from infinipipe_executor.model.stage import Stage, build_stage, check_device
+from infinipipe_executor.model.stage import build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
-from infinipipe_executor.pipeline.runner import StepRunner
+from infinipipe_executor.parallel.warm_up import warm_up
 from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
-from infinipipe_executor.planning import open_planning
+from infinipipe_executor.planning import Planning, open_planning
 from infinipipe_executor.profile_file import read_profile
-from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.resume import companions, describe_run, find_start, saved_profile
 from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
 from infinipipe_executor.start import join_ranks
@@ -31,8 +31,6 @@ from infinipipe_kernels.attention import choose_backend
 from infinipipe_kernels.dispatch import describe_operators
 
 logger = logging.getLogger(__name__)
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> bool:
@@ -60,8 +58,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
     access = load_access(config.planner, planner_address, os.environ)
     given = None if measures else read_profile(config, model, dtype.itemsize)
     check_stage_layers(cluster, model, given)
-    corpus = open_corpus(data_of_model(config), model.vocab)
-    logger.info("%s", corpus.report)
+    corpus, held_out = _open_corpora(config, model)
     division = divide_stages(cluster, model, given, corpus.mean_attended_tokens)
     logger.info("%s", division)
 
@@ -70,6 +67,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
+        warm_up(mesh, cluster.collective_timeout_s)
         logger.info("attention: %s", choose_backend(mesh.device).description)
         logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         # Waits for the slowest disk, and is used by a thread of its own while training goes on.
@@ -88,7 +86,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         weights = source.weights if found is None else None
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=weights, stage_layers=layers)
         profile = given or saved_profile(config, model, dtype.itemsize, layers, facts, found)
-        profile = profile or _measure(config, model, mesh, stage, layers, dtype.itemsize)
+        profile = profile or measure_stage(config, model, mesh, stage, layers, dtype.itemsize)
         planning = open_planning(config, client, profile, store, stop)
         # Before a step, rank 0 may have to look for a planner that is away, while the others have their plan already.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
@@ -100,7 +98,16 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
             )
         sinks = open_sinks(config.metrics, config.job.name, first_step) if mesh.rank == 0 else Sinks([])
         trainer = Trainer(
-            config, mesh, stage, corpus, planning, host_group, checkpoints=checkpoints, stop=stop, sinks=sinks
+            config,
+            mesh,
+            stage,
+            corpus,
+            planning,
+            host_group,
+            checkpoints=checkpoints,
+            stop=stop,
+            sinks=sinks,
+            evaluation=_prepare_evaluation(config, held_out, planning, host_group, stop),
         )
         if found is not None:
             trainer.resume(*found, file_group)
@@ -111,25 +118,25 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         return is_done
 
 
+def _open_corpora(config: RunConfig, model: ModelConfig) -> tuple[Corpus, Corpus | None]:
+    """Open what is trained on and what is held out, and tell what became of either."""
+    data = data_of_model(config)
+    corpus, held_out = open_corpus(data, model.vocab), open_evaluation_corpus(data, model.vocab)
+    for opened in filter(None, (corpus, held_out)):
+        logger.info("%s", opened.report)
+    return corpus, held_out
+
+
+def _prepare_evaluation(
+    config: RunConfig, held_out: Corpus | None, planning: Planning, host_group: dist.ProcessGroup, stop: StopSignal
+) -> Evaluation | None:
+    if config.evaluation is None or held_out is None:
+        return None
+    return Evaluation(config.evaluation, held_out, config.data.sequences_per_batch, planning, host_group, stop)
+
+
 def _open_cpu_group(timeout_s: float) -> dist.ProcessGroup:
     """Open a group of all ranks that carries CPU tensors, for what is compared and gathered beside the training."""
     group = open_group(range(dist.get_world_size()), timeout_s, backend="gloo")
     assert group is not None, "every rank is a member"
     return group
-
-
-def _measure(
-    config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, stage_layers: tuple[int, ...], dtype_bytes: int
-) -> Profile:
-    runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
-    measured = measure_profile(
-        model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes, stage_layers=stage_layers
-    )
-    stage.zero_grad()
-    logger.info(
-        "this machine: %s; passes not seen by the fit are off by %.0f %% forward, %.0f %% backward",
-        measured.profile.comment,
-        100 * measured.forward_error_ratio,
-        100 * measured.backward_error_ratio,
-    )
-    return measured.profile

@@ -4,11 +4,13 @@ Its JSON form is a file that people exchange; ``codec`` reads and writes it. ``c
 no sense before anything is computed with them.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from infinipipe_contract.errors import InvalidProfileError
 from infinipipe_contract.stages import divide_layers
+from infinipipe_contract.working_memory import WorkingMemory
 
 # Beyond these no model and no machine is meant, and products of what is computed from them would overflow.
 MAX_STAGES = 1_024
@@ -112,11 +114,13 @@ class MemoryCost:
         token_bytes: Activation bytes of one token over all layers, not divided among devices (paper: M_token).
         logits_bytes: Bytes of one token's logits on the last stage, not divided (paper: M_logits).
         model_state_bytes: Parameters, gradients and optimizer state of one device of each stage (paper: M_ms(p)).
+        working: What the paper leaves out; None counts none of it.
     """
 
     token_bytes: float
     logits_bytes: float
     model_state_bytes: tuple[float, ...]
+    working: WorkingMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class Profile:
         layer_division: Layers of every stage where somebody chose them; None where ``divide_layers`` does. Read
             ``stage_layers``, which holds either.
         head: Time of the last stage behind its layers.
+        measured_tokens: Longest sequence in tokens that was timed; None where nothing was.
     """
 
     name: str
@@ -172,6 +177,7 @@ class Profile:
     nodes: NodeLinks | None = None
     layer_division: tuple[int, ...] | None = None
     head: HeadCost = NO_HEAD
+    measured_tokens: int | None = None
 
     @property
     def device_count(self) -> int:
@@ -187,6 +193,21 @@ class Profile:
     def usable_memory_bytes(self) -> float:
         """Bytes of one device that a plan may fill (paper: G)."""
         return self.cluster.device_memory_bytes * self.cluster.usable_memory_ratio
+
+
+def extrapolation(profile: Profile, longest_tokens: int) -> str | None:
+    """Say that a profile knows nothing of sequences as long as the longest of a batch.
+
+    Returns:
+        A sentence; None where the profile was measured that far, or not measured at all.
+    """
+    limit = profile.measured_tokens
+    if limit is None or longest_tokens <= limit:
+        return None
+    return (
+        f"profile {profile.name} was measured with up to {limit} tokens, a sequence has {longest_tokens}: "
+        "its predicted times are extrapolated"
+    )
 
 
 def derive_node_links(profile: Profile) -> NodeLinks:
@@ -255,11 +276,19 @@ def check_profile(profile: Profile) -> None:
         _require(work_s >= MIN_TOKEN_SECONDS, f"{direction}.alpha1 + alpha2", work_s, f"at least {MIN_TOKEN_SECONDS:g}")
     _require_number("head.forward_s_per_token", profile.head.forward_s_per_token, MAX_SECONDS)
     _require_number("head.backward_s_per_token", profile.head.backward_s_per_token, MAX_SECONDS)
+    if profile.measured_tokens is not None:
+        _require(profile.measured_tokens >= 1, "measured_tokens", profile.measured_tokens, "at least 1")
+        _require(
+            profile.measured_tokens <= MAX_WIDTH, "measured_tokens", profile.measured_tokens, f"at most {MAX_WIDTH}"
+        )
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
         _require_number(f"{name}.latency_s", link.latency_s, MAX_SECONDS)
         _require_bandwidth(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
     _require_number("memory.token_bytes", memory.token_bytes, MAX_BYTES)
     _require_number("memory.logits_bytes", memory.logits_bytes, MAX_BYTES)
+    if memory.working is not None:
+        for key, value in dataclasses.asdict(memory.working).items():
+            _require_number(f"memory.working.{key}", value, MAX_BYTES)
     _require_number("cluster.device_memory_bytes", cluster.device_memory_bytes, MAX_BYTES)
     ratio = cluster.usable_memory_ratio
     _require(0 < ratio <= 1, "cluster.usable_memory_ratio", ratio, "in (0, 1]")

@@ -17,6 +17,7 @@ F, B = ActionKind.FORWARD, ActionKind.BACKWARD
 
 MEASURED = MeasuredStep(
     loss=3.14159,
+    z_loss=0.0,
     grad_norm=0.5,
     makespan_s=2.5,
     bubble_ratio=0.3,
@@ -24,6 +25,9 @@ MEASURED = MeasuredStep(
     step_s=4.0,
     peak_bytes=2e6,
     learning_rate=1e-3,
+    device_flops=6e9,
+    device_peak_flops=None,
+    median_error_ratio=0.125,
 )
 
 

@@ -4,6 +4,7 @@ from infinipipe_executor.config.address import check_address
 from infinipipe_executor.config.checkpoint import CheckpointConfig
 from infinipipe_executor.config.cluster import ClusterConfig
 from infinipipe_executor.config.data import DataConfig
+from infinipipe_executor.config.evaluation import EvaluationConfig
 from infinipipe_executor.config.file import load_config
 from infinipipe_executor.config.job import JobConfig
 from infinipipe_executor.config.metrics import MetricsConfig
@@ -11,11 +12,13 @@ from infinipipe_executor.config.model import ModelSection
 from infinipipe_executor.config.optimizer import OptimizerConfig
 from infinipipe_executor.config.planner import PlannerConfig
 from infinipipe_executor.config.run_config import RunConfig
+from infinipipe_executor.config.world import check_world
 
 __all__ = [
     "CheckpointConfig",
     "ClusterConfig",
     "DataConfig",
+    "EvaluationConfig",
     "JobConfig",
     "MetricsConfig",
     "ModelSection",
@@ -23,5 +26,6 @@ __all__ = [
     "PlannerConfig",
     "RunConfig",
     "check_address",
+    "check_world",
     "load_config",
 ]

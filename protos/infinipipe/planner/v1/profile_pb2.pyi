@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Profile(_message.Message):
-    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory", "nodes", "stage_layers", "head")
+    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory", "nodes", "stage_layers", "head", "measured_tokens")
     NAME_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class Profile(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     comment: str
     model: ModelShape
@@ -34,7 +35,8 @@ class Profile(_message.Message):
     nodes: NodeLinks
     stage_layers: _containers.RepeatedScalarFieldContainer[int]
     head: HeadCost
-    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ..., nodes: _Optional[_Union[NodeLinks, _Mapping]] = ..., stage_layers: _Optional[_Iterable[int]] = ..., head: _Optional[_Union[HeadCost, _Mapping]] = ...) -> None: ...
+    measured_tokens: int
+    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ..., nodes: _Optional[_Union[NodeLinks, _Mapping]] = ..., stage_layers: _Optional[_Iterable[int]] = ..., head: _Optional[_Union[HeadCost, _Mapping]] = ..., measured_tokens: _Optional[int] = ...) -> None: ...
 
 class ModelShape(_message.Message):
     __slots__ = ("layers", "hidden", "kv_dim", "ffn", "vocab", "dtype_bytes", "query_dim")
@@ -95,14 +97,32 @@ class LinkCost(_message.Message):
     def __init__(self, bandwidth_bytes_per_s: _Optional[float] = ..., latency_s: _Optional[float] = ...) -> None: ...
 
 class MemoryCost(_message.Message):
-    __slots__ = ("token_bytes", "logits_bytes", "model_state_bytes")
+    __slots__ = ("token_bytes", "logits_bytes", "model_state_bytes", "working")
     TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOGITS_BYTES_FIELD_NUMBER: _ClassVar[int]
     MODEL_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WORKING_FIELD_NUMBER: _ClassVar[int]
     token_bytes: float
     logits_bytes: float
     model_state_bytes: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, token_bytes: _Optional[float] = ..., logits_bytes: _Optional[float] = ..., model_state_bytes: _Optional[_Iterable[float]] = ...) -> None: ...
+    working: WorkingMemory
+    def __init__(self, token_bytes: _Optional[float] = ..., logits_bytes: _Optional[float] = ..., model_state_bytes: _Optional[_Iterable[float]] = ..., working: _Optional[_Union[WorkingMemory, _Mapping]] = ...) -> None: ...
+
+class WorkingMemory(_message.Message):
+    __slots__ = ("chunk_token_bytes", "forward_token_bytes", "recompute_token_bytes", "backward_token_bytes", "context_token_bytes", "kv_gradient_bytes")
+    CHUNK_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_GRADIENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    chunk_token_bytes: float
+    forward_token_bytes: float
+    recompute_token_bytes: float
+    backward_token_bytes: float
+    context_token_bytes: float
+    kv_gradient_bytes: float
+    def __init__(self, chunk_token_bytes: _Optional[float] = ..., forward_token_bytes: _Optional[float] = ..., recompute_token_bytes: _Optional[float] = ..., backward_token_bytes: _Optional[float] = ..., context_token_bytes: _Optional[float] = ..., kv_gradient_bytes: _Optional[float] = ...) -> None: ...
 
 class NodeLinks(_message.Message):
     __slots__ = ("devices_per_node", "intra_node_bytes_per_s", "intra_node_latency_s", "inter_node_bytes_per_s", "inter_node_latency_s")
