@@ -65,16 +65,17 @@ check-proto: setup
 audit: setup
 	$(BIN)/python .ci/audit.py
 
-# The wheel works in a clean environment: the planner without torch, then the executor.
+# The wheel works in a clean environment, installed as the images are: the planner without torch, then the executor.
 wheel: setup
 	@rm -rf build/wheel build/wheel-venv && mkdir -p build/wheel
 	$(BIN)/python -m build --wheel --outdir build/wheel .
 	$(PYTHON) -m venv build/wheel-venv
-	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls build/wheel/*.whl)[planner]"
+	PYTHON=build/wheel-venv/bin/python deploy/docker/install.sh "$$(ls build/wheel/*.whl)" planner
+	! build/wheel-venv/bin/python -c "import torch" 2> /dev/null
 	cd / && $(abspath build/wheel-venv)/bin/python -c "import infinipipe_contract, infinipipe_planner.server, infinipipe_planner.cli"
 	cd / && $(abspath build/wheel-venv)/bin/infinipipe --help > /dev/null
 	cd / && $(abspath build/wheel-venv)/bin/python -c "from importlib.resources import files; [(files('infinipipe_planner.report_page') / name).read_text() for name in ('page.css', 'page.js')]"
-	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls build/wheel/*.whl)[executor]"
+	PYTHON=build/wheel-venv/bin/python deploy/docker/install.sh "$$(ls build/wheel/*.whl)" executor
 	cd / && $(abspath build/wheel-venv)/bin/python -c "import infinipipe_executor.trainer, infinipipe_kernels"
 	@rm -rf build/wheel-venv && echo "the wheel installs and imports in a clean environment"
 

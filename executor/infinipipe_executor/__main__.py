@@ -17,6 +17,8 @@ from pathlib import Path
 from infinipipe_executor.config import RunConfig, check_address, load_config
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.failure import exit_ended, exit_failed
+from infinipipe_executor.launcher import end_with_launcher
+from infinipipe_executor.log_prefix import PrefixFormatter, note
 from infinipipe_executor.metrics_sinks import check_sinks
 from infinipipe_executor.stop import StopSignal
 
@@ -25,13 +27,15 @@ def main() -> None:
     """Run one rank; any failure ends the process with a non-zero exit code."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    arguments = _parse_arguments()
+    arguments = build_parser().parse_args()
     stop = StopSignal()
     stop.install()
+    end_with_launcher()
     try:
         _set_up_logging()
         check_address(arguments.planner)
         config = load_config(arguments.config)
+        note(job=config.job.name)
         _check_world(config)
         check_sinks(config.metrics)
         is_done = _train(config, arguments.planner, stop)
@@ -40,17 +44,20 @@ def main() -> None:
     exit_ended(is_done=is_done)
 
 
-def _parse_arguments() -> argparse.Namespace:
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m infinipipe_executor", description="One rank of a training run.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the run (TOML)")
     parser.add_argument("--planner", required=True, metavar="HOST:PORT", help="address of the planning service")
-    return parser.parse_args()
+    return parser
 
 
 def _set_up_logging() -> None:
     """Rank 0 tells about the run; the others speak up when something is wrong, or when they make the shared tokens."""
     rank = int(os.environ.get("RANK", "0"))
-    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if rank == 0 else logging.WARNING)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(PrefixFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO if rank == 0 else logging.WARNING)
     logging.getLogger("infinipipe_executor.data").setLevel(logging.INFO)
 
 

@@ -16,7 +16,9 @@ opened it, so a data-loading worker that is forked later never touches it.
         PlanFailedError             it could not plan the batch
 """
 
+import logging
 import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -35,6 +37,8 @@ from infinipipe_executor.call_waiting import Waiting, wait_for_result
 from infinipipe_executor.errors import ConfigError, ExecutorError
 from infinipipe_executor.planner_access import NO_ACCESS, explain_handshake, open_channel
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_CALL_TIMEOUT_S = 30.0
 """Seconds for calls that the planner answers at once; long enough for one that is just starting."""
 
@@ -51,6 +55,8 @@ CHANNEL_OPTIONS = (
     # A planner whose machine is gone says nothing; only pings find out during a long wait.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # An answer to a ping that stays out counts after this; gRPC's own default, a minute, wins over the line above.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's own pause grows to two minutes, so that a planner that is back would not be noticed.
     ("grpc.min_reconnect_backoff_ms", int(FIRST_PAUSE_S * 1000)),
@@ -110,6 +116,7 @@ class RankReport:
         loss: Loss of the step as the whole job sees it; None when not known.
         actions: One entry an action, in the order they ran; none for a replica without a chunk.
         replica_index: Its replica of the pipeline, from 0.
+        first_start_s: Seconds from the common start of the step to the first action; None when not known.
     """
 
     rank: int
@@ -121,6 +128,7 @@ class RankReport:
     loss: float | None = None
     actions: Sequence[ActionMeasurement] = ()
     replica_index: int = 0
+    first_start_s: float | None = None
 
 
 class PlanClient:
@@ -150,6 +158,7 @@ class PlanClient:
         self._channels: dict[int, grpc.Channel] = {}
         self._job = ""
         self._generation = 0
+        self._has_warned_of_name = False
 
     def create_job(
         self,
@@ -274,6 +283,7 @@ class PlanClient:
             plan_wait_s=report.plan_wait_s,
             peak_bytes=report.peak_bytes,
             loss=report.loss,
+            first_start_s=report.first_start_s,
             actions=[
                 pb.ActionMeasurement(
                     pipeline_index=action.pipeline_index,
@@ -335,6 +345,7 @@ class PlanClient:
             if code is grpc.StatusCode.UNAUTHENTICATED:
                 raise TokenRefusedError(self._access.explain_refusal(self.address))
             if code is grpc.StatusCode.UNAVAILABLE:
+                self._warn_of_unknown_name(sentence, timeout_s)
                 reason = explain_handshake(self.address, self._access, waiting.left_s)
                 if reason and not self._was_answered:
                     raise PlannerUnavailableError(reason)
@@ -354,6 +365,22 @@ class PlanClient:
                 raise PlannerUnavailableError(trouble)
             waiting.sleep(max(pause_s, asked_pause_s or 0.0))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    def _warn_of_unknown_name(self, sentence: str, timeout_s: float) -> None:
+        """Say at once, and once, that the name of the host leads nowhere: most often it is misspelt."""
+        if self._has_warned_of_name or "resol" not in sentence.lower():
+            return
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            self._has_warned_of_name = True
+            logger.warning(
+                "the name of the planner's host, %s, is not known here (%s); trying on for up to %g s (--planner)",
+                host,
+                error.strerror,
+                timeout_s,
+            )
 
 
 def _asked_pause_s(error: Any) -> float | None:  # noqa: ANN401  # grpc's errors are calls, which its types do not say

@@ -18,6 +18,7 @@ from infinipipe_contract.validate import validate
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PeerLostError, PlanError
+from infinipipe_executor.log_prefix import note
 from infinipipe_executor.plan_client import PlanClient, PlannerRefusedError, PlannerUnavailableError, RankReport
 from infinipipe_executor.stop import StopRequestedError, StopSignal
 
@@ -77,6 +78,7 @@ class Planning:
             PlanError: If the plan is corrupt, foreign, or does not fit the batch.
             StopRequestedError: If a rank was told to end meanwhile.
         """
+        note(step=step)
         started_s = time.monotonic()
 
         def tell(waited_s: float) -> None:
@@ -133,6 +135,7 @@ def open_planning(config: RunConfig, client: PlanClient, profile: Profile, store
     if world_size > 1:
         generation = _share_generation(rank, generation, planner.wait_timeout_s, store)
     client.join_job(config.job.name, generation)
+    note(generation=generation)
     return Planning(client, rank, profile, planner.wait_timeout_s, stop)
 
 

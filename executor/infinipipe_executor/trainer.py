@@ -244,6 +244,7 @@ class Trainer:
             plan_wait_s=wait_s,
             peak_bytes=int(result.peak_bytes),
             loss=result.loss,
+            first_start_s=first_s,
             actions=[
                 ActionMeasurement(
                     span.chunk_id.pipeline_index,

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.store_file import MEMORY
@@ -30,6 +31,8 @@ MAX_BATCHES_PER_JOB = 32
 
 MAX_JOBS = 1_000
 """Jobs of one owner that are kept: a job stays until it is deleted."""
+
+LogFormat = Literal["text", "json"]
 
 MAX_WAITERS = 16_384
 """Callers that may wait for plans: every rank of every job does."""
@@ -74,6 +77,7 @@ class ServerConfig:
         has_reflection: Describe the service to callers that ask for it; None does so without TLS only.
         max_jobs: Jobs of one owner that are kept.
         max_waiters: Callers that may wait for plans at the same time.
+        metrics_listen: HOST:PORT where Prometheus reads metrics; None shows none.
     """
 
     listen: str = DEFAULT_ADDRESS
@@ -91,6 +95,7 @@ class ServerConfig:
     has_reflection: bool | None = None
     max_jobs: int = MAX_JOBS
     max_waiters: int = MAX_WAITERS
+    metrics_listen: str | None = None
 
     @property
     def has_tokens(self) -> bool:

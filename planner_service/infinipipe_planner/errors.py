@@ -4,7 +4,8 @@ PlannerError                  anything below
   InvalidLengthsError         lengths of a batch that cannot be planned
   InvalidOptionsError         options of a solve that make no sense
   InfeasibleBatchError        a batch that cannot fit in memory, whatever is recomputed
-  SolverLostError             solver processes died under one candidate more than once
+  SolverLostError             solver processes died under one candidate more than once, or Ray is gone
+    SolverStoppedError        the solver was closed, or nobody wants the batch any longer
 """
 
 
@@ -46,4 +47,8 @@ class InfeasibleBatchError(PlannerError):
 
 
 class SolverLostError(PlannerError):
-    """Solver processes died under the same candidate more than once; the batch itself may be fine."""
+    """Solver processes died under the same candidate more than once, or Ray is gone; the batch itself may be fine."""
+
+
+class SolverStoppedError(SolverLostError):
+    """The solver was closed, or nobody wants the batch any longer: there is nobody to plan for."""

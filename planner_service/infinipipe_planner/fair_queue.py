@@ -42,13 +42,23 @@ class FairQueue:
         self._running: list[Ticket] = []
         self._waiting: OrderedDict[JobId, deque[Ticket]] = OrderedDict()  # the job whose turn is next stands first
 
+    @property
+    def waiting_count(self) -> int:
+        """Batches that wait for their turn; may be asked for in any thread."""
+        return sum(map(len, list(self._waiting.values())))
+
+    @property
+    def running_count(self) -> int:
+        """Batches that are being solved; may be asked for in any thread."""
+        return len(self._running)
+
     def require_room(self, job: JobId) -> None:
         """Refuse a job's batch when the queue is full.
 
         Raises:
             QueueFullError: If it is.
         """
-        waiting_count = sum(map(len, self._waiting.values()))
+        waiting_count = self.waiting_count
         mine = len(self._waiting.get(job, ())) + sum(ticket.job == job for ticket in self._running)
         if mine >= self._max_batches_per_job:
             raise QueueFullError(

@@ -141,6 +141,11 @@ class JobStore:
         rows = self._file.read(f"SELECT {_JOB} FROM jobs WHERE owner = ? ORDER BY name", (owner,))
         return [_read_job(row) for row in rows]
 
+    def count_jobs(self) -> int:
+        """Count the jobs of all owners."""
+        count: int = self._file.read("SELECT count(*) FROM jobs")[0][0]
+        return count
+
     def list_steps(self, job_id: JobId) -> list[StoredStep]:
         """Return the kept steps of a job in their order.
 

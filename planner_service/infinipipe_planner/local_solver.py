@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
-from infinipipe_planner.errors import SolverLostError
+from infinipipe_planner.errors import SolverLostError, SolverStoppedError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
 
@@ -28,6 +28,7 @@ class LocalSolver:
     """The solver of ``infinipipe serve --workers 0``; see ``SolverPool`` for the one with Ray."""
 
     def __init__(self) -> None:
+        self._tell_restart: Callable[[str], None] = lambda _: None
         self._is_closing = threading.Event()
         self._lock = threading.Lock()
         self._process, self._pipe = _start_process()
@@ -41,6 +42,10 @@ class LocalSolver:
             solver.close()
             raise SolverLostError(f"the solver process did not start within {_READY_TIMEOUT_S:g} s")
         return solver
+
+    def on_restart(self, tell: Callable[[str], None]) -> None:
+        """Have somebody told, from another thread, when the process died and another one takes its place ("lost")."""
+        self._tell_restart = tell
 
     async def solve(
         self,
@@ -56,7 +61,8 @@ class LocalSolver:
         """Plan one training step in the solver process; see ``solve_plan``.
 
         Raises:
-            SolverLostError: If the process died twice while it planned, or the solver was closed.
+            SolverLostError: If the process died twice while it planned.
+            SolverStoppedError: If the solver was closed.
         """
         work = functools.partial(
             solve_plan,
@@ -69,11 +75,11 @@ class LocalSolver:
             target_token_count=target_token_count,
         )
         if self._is_closing.is_set():
-            raise SolverLostError("the solver is closed")
+            raise SolverStoppedError("the solver is closed")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._solve, work)
 
     def close(self) -> None:
-        """End the solver process; what it solves fails with ``SolverLostError``. Safe to call twice."""
+        """End the solver process; what it solves fails with ``SolverStoppedError``. Safe to call twice."""
         with self._lock:
             self._is_closing.set()
             self._process.kill()
@@ -104,7 +110,8 @@ class LocalSolver:
     def _replace_process(self) -> None:
         with self._lock:
             if self._is_closing.is_set():
-                raise SolverLostError("the solver was closed while it planned") from None
+                raise SolverStoppedError("the solver was closed while it planned") from None
+            self._tell_restart("lost")
             self._process.join()
             self._pipe.close()
             self._process, self._pipe = _start_process()

@@ -153,6 +153,7 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
         ("busy_s", report.busy_s),
         ("plan_wait_s", report.plan_wait_s),
         ("peak_bytes", report.peak_bytes),
+        ("first_start_s", report.first_start_s),
     ):
         if not 0 <= figure <= MAX_REPORTED_FIGURE:  # not a number is not in the range, either
             raise InvalidRequestError(

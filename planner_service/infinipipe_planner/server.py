@@ -23,8 +23,11 @@ from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, Se
 from infinipipe_planner.credentials import check_exposure, load_credentials
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.fair_queue import FairQueue
+from infinipipe_planner.fallback_solver import FallbackSolver
 from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.local_solver import LocalSolver
+from infinipipe_planner.metrics import PlannerMetrics, serve_metrics
+from infinipipe_planner.rpc_metering import MeteringInterceptor
 from infinipipe_planner.servicer import PlannerServicer, Solver
 from infinipipe_planner.solver_pool import SolverPool
 from infinipipe_planner.status import StatusInterceptor
@@ -61,6 +64,12 @@ class PlannerServer:
     _health: Any
     _store: JobStore
 
+    async def set_serving(self, is_serving: bool) -> None:
+        """Let health tell whether there is a solver; without one, plans are fallbacks."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in (SERVICE_NAME, health.OVERALL_HEALTH):
+            await self._health.set(name, status)
+
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those in flight finish for a while, answer the rest, close.
 
@@ -74,12 +83,13 @@ class PlannerServer:
         self._store.close()
 
 
-async def start_server(solver: Solver, config: ServerConfig) -> PlannerServer:
+async def start_server(solver: Solver, config: ServerConfig, metrics: PlannerMetrics | None = None) -> PlannerServer:
     """Start the service on the running event loop.
 
     Args:
         solver: Plans batches.
         config: Address and limits.
+        metrics: Are told what happens; None keeps them to the service.
 
     Returns:
         The service, which answers already.
@@ -91,11 +101,18 @@ async def start_server(solver: Solver, config: ServerConfig) -> PlannerServer:
     """
     host, _ = parse_address(config.listen)
     credentials = None if config.tls is None else load_credentials(config.tls)
-    server = grpc.aio.server(interceptors=_interceptors(config), options=_options(config))
+    metrics = metrics or PlannerMetrics()
+    server = grpc.aio.server(interceptors=_interceptors(config, metrics), options=_options(config))
     store = JobStore(config.store, config.max_jobs)
     # One batch more than solvers, so that the next is there before a solver runs dry.
     queue = FairQueue(config.num_workers + 1, config.max_batches, config.max_batches_per_job)
-    servicer = PlannerServicer(solver, store, queue, config.max_waiters)
+    servicer = PlannerServicer(solver, store, queue, config.max_waiters, metrics)
+    metrics.watch(
+        queued_batches=lambda: queue.waiting_count,
+        running_batches=lambda: queue.running_count,
+        waiting_callers=lambda: servicer.waiter_count,
+        store=config.store,
+    )
     health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # not in the stubs
     planner_service_pb2_grpc.add_PlannerServiceServicer_to_server(  # type: ignore[no-untyped-call]  # generated
         servicer, server
@@ -142,14 +159,18 @@ def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
         logger.warning(
             "other machines reach %s, and everybody there is let in (--tokens, --tls-client-ca)", config.listen
         )
+    if config.metrics_listen is not None and not check_listenable(config.metrics_listen).is_loopback:
+        logger.warning("other machines can read the metrics at %s: job names and figures", config.metrics_listen)
     JobStore(config.store).close()  # what is wrong with it is told before the solvers start
     logger.info("jobs and plans are kept in %s", "memory only" if config.store == MEMORY else config.store)
-    with _signals_as_exit():
+    metrics = PlannerMetrics()
+    with _signals_as_exit(), _shown(metrics, config.metrics_listen):
         started_s = time.monotonic()
         pool = _start_solvers(config)
+        pool.on_restart(metrics.count_solver_restart)
         try:
             logger.info("%s started in %.1f s", _describe_solvers(config), time.monotonic() - started_s)
-            asyncio.run(_serve(pool, config, announce))
+            asyncio.run(_serve(pool, config, metrics, announce))
         finally:
             pool.close()
 
@@ -180,6 +201,17 @@ def check_listenable(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
     except OSError as error:
         reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
         raise InvalidAddressError(f"cannot listen on {address}: {reason}") from None
+
+
+@contextlib.contextmanager
+def _shown(metrics: PlannerMetrics, listen: str | None) -> Iterator[None]:
+    """Show metrics to Prometheus if somebody asked for it."""
+    if listen is None:
+        yield
+        return
+    with serve_metrics(metrics, listen) as url:
+        logger.info("metrics are at %s", url)
+        yield
 
 
 def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
@@ -215,7 +247,9 @@ def _describe_solvers(config: ServerConfig) -> str:
     return "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
 
 
-async def _serve(pool: Solver, config: ServerConfig, announce: Callable[[str], None]) -> None:
+async def _serve(
+    pool: SolverPool | LocalSolver, config: ServerConfig, metrics: PlannerMetrics, announce: Callable[[str], None]
+) -> None:
     loop = asyncio.get_running_loop()
     first_signal, second_signal = asyncio.Event(), asyncio.Event()
 
@@ -231,7 +265,14 @@ async def _serve(pool: Solver, config: ServerConfig, announce: Callable[[str], N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    server = await start_server(pool, config)
+    server = await start_server(FallbackSolver(pool), config, metrics)
+    if isinstance(pool, SolverPool):
+
+        def tell_health(is_available: bool) -> None:
+            with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
+                loop.call_soon_threadsafe(lambda: loop.create_task(server.set_serving(is_available)))
+
+        pool.on_availability(tell_health)
     announce(f"planner listening on {server.address} ({_describe_solvers(config)})")
     await first_signal.wait()
     stopping = asyncio.create_task(server.stop(config.grace_s))
@@ -257,10 +298,10 @@ def _signals_as_exit() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _interceptors(config: ServerConfig) -> list[Any]:
+def _interceptors(config: ServerConfig, metrics: PlannerMetrics) -> list[Any]:
     tokens = load_tokens(config)
     authentication = [] if tokens is None else [AuthenticationInterceptor(tokens)]
-    return [*authentication, StatusInterceptor()]
+    return [MeteringInterceptor(metrics), *authentication, StatusInterceptor()]
 
 
 def _options(config: ServerConfig) -> list[tuple[str, int]]:
@@ -273,4 +314,5 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", int(SERVER_PING_INTERVAL_S * 1000)),
         ("grpc.keepalive_timeout_ms", int(SERVER_PING_TIMEOUT_S * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(SERVER_PING_TIMEOUT_S * 1000)),
     ]

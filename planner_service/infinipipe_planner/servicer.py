@@ -26,9 +26,11 @@ from infinipipe_contract.profile import Profile
 from infinipipe_planner import messages
 from infinipipe_planner.authentication import caller
 from infinipipe_planner.fair_queue import FairQueue, Ticket
-from infinipipe_planner.job_records import Batch, FailedStep, JobId, JobSpec, PlannedStep, StoredStep
+from infinipipe_planner.job_records import Batch, FailedStep, JobId, JobSpec, PlanFigures, PlannedStep, StoredStep
 from infinipipe_planner.job_store import JobNotFoundError, JobStore
 from infinipipe_planner.lengths import check_lengths
+from infinipipe_planner.logs import about
+from infinipipe_planner.metrics import PlannerMetrics
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, TooManyWaitersError, answer_to
 from infinipipe_planner.store_file import StoreError
@@ -98,18 +100,28 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         store: Holds jobs, plans and reports.
         queue: Decides whose batch is solved next.
         max_waiters: Callers that may wait for plans at the same time.
+        metrics: Are told what happens.
     """
 
-    def __init__(self, solver: Solver, store: JobStore, queue: FairQueue, max_waiters: int) -> None:
+    def __init__(
+        self, solver: Solver, store: JobStore, queue: FairQueue, max_waiters: int, metrics: PlannerMetrics
+    ) -> None:
         self._solver = solver
         self._store = store
         self._queue = queue
         self._max_waiters = max_waiters
+        self._metrics = metrics
         self._waiter_count = 0
         self._changes = _Changes()
         self._solving: dict[StepKey, _Solving] = {}
         self._store_errors: dict[StepKey, StoreError] = {}
         self._is_closed = False
+        metrics.count_jobs(store.count_jobs())
+
+    @property
+    def waiter_count(self) -> int:
+        """Callers that wait for plans; may be asked for in any thread."""
+        return self._waiter_count
 
     def resume(self) -> int:
         """Plan the steps that were submitted to an earlier run of the service and not planned; returns their count."""
@@ -124,7 +136,9 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         job_id = _read_job_id(request.job)
         job = self._store.open_generation(job_id, messages.read_job_spec(request.spec), time.time())
         self._drop_work(job_id)
-        logger.info("job %s: generation %d, policy %s", job_id, job.generation, job.spec.options.policy)
+        self._metrics.forget_job(job_id)
+        self._metrics.count_jobs(self._store.count_jobs())
+        about(logger, job_id, job.generation).info("opened, policy %s", job.spec.options.policy)
         return pb.CreateJobResponse(job=messages.write_job(job))
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
@@ -140,7 +154,9 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         job_id = _read_job_id(request.job)
         self._store.delete_job(job_id)
         self._drop_work(job_id)
-        logger.info("job %s: deleted", job_id)
+        self._metrics.forget_job(job_id)
+        self._metrics.count_jobs(self._store.count_jobs())
+        about(logger, job_id).info("deleted")
         return pb.DeleteJobResponse()
 
     async def SubmitBatch(self, request: pb.SubmitBatchRequest, context: Context) -> pb.SubmitBatchResponse:
@@ -163,9 +179,11 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.GetPlanResponse:
         """Wait for a plan; the call ends with the caller's deadline."""
         job_id, step = _read_job_id(request.job), messages.read_step(request.step)
+        started_s = time.monotonic()
         stored = await self._wait_for_result(job_id, request.generation, step)
         if isinstance(stored.result, FailedStep):
             raise AnsweredError(Answer(grpc.StatusCode[stored.result.status_name], stored.result.sentence))
+        self._metrics.plan_waited(time.monotonic() - started_s)
         return messages.write_plan(self._store.load_plan(job_id, request.generation, step))
 
     async def ListPlans(self, request: pb.ListPlansRequest, context: Context) -> pb.ListPlansResponse:
@@ -196,6 +214,9 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         job_id, step = _read_job_id(request.job), messages.read_step(request.step)
         report = messages.read_report(request.report)
         self._store.add_report(job_id, request.generation, step, request.report.rank, report)
+        reported = self._store.find_step(job_id, request.generation, step)
+        if reported is not None and isinstance(reported.result, PlanFigures):
+            self._metrics.step_measured(job_id, step, reported.result.makespan_s, reported.measured_s)
         return pb.ReportStepResponse()
 
     async def drain(self, timeout_s: float) -> None:
@@ -223,8 +244,12 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
     async def _plan_step(self, key: StepKey, spec: JobSpec, batch: Batch, ticket: Ticket) -> None:
         """Plan one step and leave the result, a plan or a failure, in the store."""
         job_id, generation, step = key
+        log = about(logger, job_id, generation, step)
         result: PlannedStep | FailedStep
+        submitted_s = time.monotonic()
         await ticket.turn.wait()
+        started_s = time.monotonic()
+        self._metrics.queue_waited(started_s - submitted_s)
         try:
             plan = await self._solver.solve(
                 batch.lengths_tokens,
@@ -236,11 +261,13 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
                 target_token_count=batch.target_token_count,
             )
             result = await asyncio.to_thread(messages.encode_plan, plan)
-            logger.info("job %s: step %d planned in %.2f s", job_id, step, result.figures.solve_s)
+            self._metrics.step_planned(job_id, step, result.figures, time.monotonic() - started_s)
+            log.info("planned in %.2f s", result.figures.solve_s)
         except Exception as error:  # a failed solve is a value: every waiter gets the same status
             answer = answer_to(error, f"planning step {step} of job {job_id.name!r}")
             result = FailedStep(answer.code.name, answer.sentence)
-            logger.warning("job %s: step %d failed: %s", job_id, step, answer.sentence)
+            self._metrics.step_failed(answer.code.name)
+            log.warning("failed: %s", answer.sentence)
         self._queue.leave(ticket)
         if self._is_current(key):
             await self._keep(key, result)
@@ -254,7 +281,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
                     self._store.finish_step(*key, result)
                 except StoreError as error:
                     if key not in self._store_errors:
-                        logger.error("job %s: step %d is solved and cannot be kept: %s", job_id, key[2], error)
+                        about(logger, *key).error("is solved and cannot be kept: %s", error)
                     self._store_errors[key] = error
                     self._changes.announce(job_id)
                     await asyncio.sleep(STORE_RETRY_PAUSE_S)

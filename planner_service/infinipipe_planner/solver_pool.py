@@ -4,30 +4,27 @@ SCIP holds the interpreter while it runs and may die with its process, so it nev
 per actor takes candidates from one queue, first come first served, so batches are planned in the order they came.
 
 A solver process may go at any time: lost to a crash, replaced after ``CANDIDATES_PER_PROCESS`` candidates, or killed
-because nobody wants any longer what it builds: SCIP cannot be interrupted, its process can.
+because nobody wants any longer what it builds: SCIP cannot be interrupted, its process can. Ray itself may go with all
+of them: a thread watches it and starts it again, and candidates that were under way are built once more.
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
-import os
 import queue
-import signal
-import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
-from infinipipe_planner.errors import SolverLostError
+from infinipipe_planner.errors import SolverLostError, SolverStoppedError
 from infinipipe_planner.options import PlanOptions
-from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
-from infinipipe_planner.ray_directory import RayDirectory, sweep_directories
+from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult
+from infinipipe_planner.ray_connection import RayConnection, RayLostError
 from infinipipe_planner.solve import solve_plan
 
 logger = logging.getLogger(__name__)
@@ -36,97 +33,11 @@ CANDIDATES_PER_PROCESS = 1_000
 """Candidates that a solver process builds before another takes its place: what a solver forgets to free goes with its
 process. With a batch of eight candidates every ten seconds and two workers that is once in 40 minutes."""
 
-_RAY_PARENT = Path("/tmp")
-_OBJECT_STORE_BYTES = 100 * 2**20
-_START_TIMEOUT_S = 60.0
+WATCH_INTERVAL_S = 0.5
+"""Seconds between two looks at whether Ray is there."""
 
-# Read by Ray when it is imported or started.
-_LOCAL_RAY_ENVIRONMENT = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on loopback only
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a late call must not start an instance of Ray's own choice
-    "RAY_AUTH_MODE": "disabled",  # no token file in the home folder
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns about a default that matters with GPUs only
-}
-
-
-def _is_connected() -> bool:
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
-
-
-class _CandidateSolver:
-    """Body of an actor."""
-
-    def solve(self, request: CandidateRequest) -> CandidateResult:
-        """Build one candidate."""
-        return solve_candidate(request)
-
-
-class _Ray:
-    """A connection to Ray: an instance of its own on loopback, or a cluster that exists.
-
-    Ray is imported here, not with the module, because it reads its environment on import.
-    """
-
-    def __init__(self, num_workers: int, address: str | None) -> None:
-        if _is_connected():
-            raise RuntimeError("this process already has a solver pool; close it before starting another")
-        self._directory: RayDirectory | None = None
-        where: dict[str, Any] = {"address": address}
-        if address is None:
-            for name, value in _LOCAL_RAY_ENVIRONMENT.items():
-                os.environ.setdefault(name, value)
-            for swept in sweep_directories(_RAY_PARENT):
-                logger.warning("removed %s, its planner had been killed", swept)
-            self._directory = RayDirectory(_RAY_PARENT)
-            where = {
-                "address": "local",
-                "num_cpus": num_workers,
-                "include_dashboard": False,
-                "object_store_memory": _OBJECT_STORE_BYTES,
-                "_temp_dir": str(self._directory.path),
-            }
-        import ray  # noqa: PLC0415
-        import ray.exceptions  # noqa: PLC0415
-
-        self._ray = ray
-        # One class for all actors: every class that Ray is shown stays in its tables.
-        self._solver_class = ray.remote(num_cpus=1)(_CandidateSolver)
-        self.lost_errors = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-        handler = signal.getsignal(signal.SIGTERM)
-        try:
-            ray.init(**where, log_to_driver=False, logging_level=logging.WARNING)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            # Ray takes SIGTERM for itself; how the process ends is its owner's business.
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)
-
-    def start_actor(self) -> Any:  # noqa: ANN401  # Ray's handles are untyped
-        """Start a solver process; returns its handle at once."""
-        return self._solver_class.remote()
-
-    def wait_ready(self, actors: Sequence[Any]) -> None:
-        """Wait until solver processes have started."""
-        self._ray.get([actor.__ray_ready__.remote() for actor in actors], timeout=_START_TIMEOUT_S)
-
-    def solve(self, actor: Any, request: CandidateRequest) -> CandidateResult:  # noqa: ANN401
-        """Build a candidate in a solver process and wait for it."""
-        result: CandidateResult = self._ray.get(actor.solve.remote(request))
-        return result
-
-    def kill(self, actor: Any) -> None:  # noqa: ANN401
-        """End a solver process, whatever it does."""
-        self._ray.kill(actor)
-
-    def close(self) -> None:
-        """Disconnect; an instance of its own ends and leaves no file."""
-        self._ray.shutdown()
-        if self._directory is not None:
-            self._directory.remove()
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
+"""Pauses between attempts to start Ray again double from the first to the largest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,8 +54,14 @@ class SolverPool:
     Use ``SolverPool.start`` to make one and ``close`` to end it.
     """
 
-    def __init__(self, ray: _Ray, actors: Sequence[Any]) -> None:
+    def __init__(self, ray: RayConnection, actors: Sequence[Any], ray_address: str | None) -> None:
         self._ray = ray
+        self._ray_address = ray_address
+        self._is_there = True
+        # Set from a start of Ray that failed to the next one that does not: nobody waits for one meanwhile.
+        self._is_given_up = False
+        self._tell_availability: Callable[[bool], None] = lambda _: None
+        self._tell_restart: Callable[[str], None] = lambda _: None
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._is_closing = threading.Event()
         self._actors = list(actors)
@@ -153,12 +70,14 @@ class SolverPool:
         self._running: list[_Task | None] = [None] * len(actors)
         # Held to change what is running, to replace or kill an actor, and to close: nothing starts behind a close.
         self._lock = threading.Lock()
+        self._ray_changed = threading.Condition(self._lock)
+        self._watcher = threading.Thread(target=self._watch, name="ray-watcher")
         self._servers = [
             threading.Thread(target=self._serve, args=(number,), name=f"solver-{number}")
             for number in range(len(actors))
         ]
-        for server in self._servers:
-            server.start()
+        for thread in (self._watcher, *self._servers):
+            thread.start()
         # One more than actors, so that the next batch is queued before an actor runs dry.
         self._solves = ThreadPoolExecutor(len(actors) + 1, thread_name_prefix="solve")
 
@@ -172,14 +91,15 @@ class SolverPool:
         """
         if num_workers < 1:
             raise ValueError(f"the solver pool needs at least 1 worker, {num_workers} were asked for")
-        ray = _Ray(num_workers, ray_address)
-        try:
-            actors = [ray.start_actor() for _ in range(num_workers)]
-            ray.wait_ready(actors)
-        except BaseException:
-            ray.close()
-            raise
-        return cls(ray, actors)
+        return cls(*_start_ray(num_workers, ray_address), ray_address)
+
+    def on_availability(self, tell: Callable[[bool], None]) -> None:
+        """Have somebody told, from another thread, when the solvers are gone and when they are back."""
+        self._tell_availability = tell
+
+    def on_restart(self, tell: Callable[[str], None]) -> None:
+        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted, or ray (all are)."""
+        self._tell_restart = tell
 
     async def solve(
         self,
@@ -198,7 +118,8 @@ class SolverPool:
         that build one: others take their place.
 
         Raises:
-            SolverLostError: If a candidate lost its solver process twice, or the pool was closed.
+            SolverLostError: If a candidate lost its solver process twice, or Ray twice, or Ray does not start again.
+            SolverStoppedError: If the pool was closed.
         """
         is_unwanted = threading.Event()
         under_way: list[_Task] = []
@@ -208,14 +129,14 @@ class SolverPool:
             under_way[:] = tasks
             # Asked after the tasks can be seen: whoever stops the batch now finds them.
             if is_unwanted.is_set():
-                raise SolverLostError("the batch is no longer wanted")
+                raise SolverStoppedError("the batch is no longer wanted")
             for task in tasks:
                 self._enqueue(task)
             try:
                 return [task.future.result() for task in tasks]
             except CancelledError:
                 # As it is, asyncio would take it for the caller's own cancellation.
-                raise SolverLostError("the solver pool was closed before the batch was planned") from None
+                raise SolverStoppedError("the solver pool was closed before the batch was planned") from None
             finally:
                 self._stop(tasks)
 
@@ -231,7 +152,7 @@ class SolverPool:
             run_candidates=run_candidates,
         )
         if self._is_closing.is_set():
-            raise SolverLostError("the solver pool is closed")
+            raise SolverStoppedError("the solver pool is closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._solves, solve)
         except asyncio.CancelledError:
@@ -240,7 +161,7 @@ class SolverPool:
             raise
 
     def close(self) -> None:
-        """End every solver process; batches that still wait fail with ``SolverLostError``. Safe to call twice."""
+        """End every solver process; batches that still wait fail with ``SolverStoppedError``. Safe to call twice."""
         with self._lock:
             if self._is_closing.is_set():
                 return
@@ -253,8 +174,9 @@ class SolverPool:
             for actor in self._actors:
                 self._queue.put(None)
                 self._ray.kill(actor)
-        for server in self._servers:
-            server.join()
+            self._ray_changed.notify_all()
+        for thread in (self._watcher, *self._servers):
+            thread.join()
         # Not cancelled: batches that did not start fail like the others, for asyncio would blame the caller.
         self._solves.shutdown()
         self._ray.close()
@@ -299,27 +221,108 @@ class SolverPool:
                 was_stopped = self._running[number] is not task
                 self._running[number] = None
                 is_worn = self._built_counts[number] >= CANDIDATES_PER_PROCESS
-                if (was_stopped or is_worn) and not self._is_closing.is_set():
-                    self._replace_actor(number)
+                if (was_stopped or is_worn) and self._is_there and not self._is_closing.is_set():
+                    self._replace_actor(number, "unwanted" if was_stopped else "worn")
 
     def _solve_with_retry(self, number: int, task: _Task) -> CandidateResult:
-        for _ in range(2):
+        """Build a candidate; lost once, by the death of its process or of Ray as a whole, it is built once more."""
+        process_losses = ray_losses = 0
+        while True:
+            ray, actor = self._take_actor(number, task)
             try:
-                return self._ray.solve(self._actors[number], task.request)
-            except self._ray.lost_errors as error:
+                return ray.solve(actor, task.request)
+            except RayLostError as error:
+                ray_losses += 1
                 with self._lock:
-                    if self._is_closing.is_set():
-                        raise SolverLostError("the solver pool was closed while it planned") from None
-                    if self._running[number] is not task:
-                        raise SolverLostError("the batch is no longer wanted") from None
-                    self._replace_actor(number)
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                    if self._ray is ray:  # else another one is there already
+                        self._is_there = False
+                if ray_losses == 2:
+                    raise SolverLostError(
+                        f"Ray was lost twice while it built the candidate {task.request.spec.name}: {error}"
+                    ) from None
+            except ray.lost_errors as error:
+                process_losses += 1
+                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                with self._lock:
+                    self._require_wanted(number, task)
+                    if self._ray is ray and self._is_there:
+                        self._replace_actor(number, "lost")
                 logger.warning("solver process %d was lost, another one takes its place: %s", number, reason)
-        raise SolverLostError(
-            f"solver process {number} died twice while it built the candidate {task.request.spec.name}"
-        )
+                if process_losses == 2:
+                    raise SolverLostError(
+                        f"solver process {number} died twice while it built the candidate {task.request.spec.name}"
+                    ) from None
 
-    def _replace_actor(self, number: int) -> None:
+    def _take_actor(self, number: int, task: _Task) -> tuple[RayConnection, Any]:
+        """Return the solver process of a thread, once Ray is there.
+
+        Raises:
+            SolverLostError: If Ray did not start again.
+            SolverStoppedError: If nobody wants the task any longer.
+        """
+        with self._lock:
+            while not self._is_there and not self._is_given_up and not self._is_closing.is_set():
+                self._ray_changed.wait()
+            self._require_wanted(number, task)
+            if not self._is_there:
+                raise SolverLostError("Ray was lost and did not start again")
+            return self._ray, self._actors[number]
+
+    def _require_wanted(self, number: int, task: _Task) -> None:
+        if self._is_closing.is_set():
+            raise SolverStoppedError("the solver pool was closed while it planned") from None
+        if self._running[number] is not task:
+            raise SolverStoppedError("the batch is no longer wanted") from None
+
+    def _replace_actor(self, number: int, reason: str) -> None:
+        self._tell_restart(reason)
         self._ray.kill(self._actors[number])
         self._actors[number] = self._ray.start_actor()
         self._built_counts[number] = 0
+
+    def _watch(self) -> None:
+        """Look after Ray until the pool closes."""
+        while not self._is_closing.wait(WATCH_INTERVAL_S):
+            if self._is_there and self._ray.is_alive():
+                continue
+            self._is_there = False
+            logger.error("Ray was lost with all solver processes; it is started again")
+            self._tell_availability(False)
+            self._tell_restart("ray")
+            self._ray.close()  # frees who waits in it, and before anything else: it may hold the lock
+            self._start_again()
+
+    def _start_again(self) -> None:
+        """Start Ray until it is there or the pool closes."""
+        pause_s = FIRST_PAUSE_S
+        while not self._is_closing.is_set():
+            try:
+                ray, actors = _start_ray(len(self._actors), self._ray_address)
+            except (Exception, SystemExit) as error:
+                logger.error("Ray did not start again, next attempt in %g s: %s", pause_s, error)
+                with self._lock:
+                    self._is_given_up = True
+                    self._ray_changed.notify_all()
+                self._is_closing.wait(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                continue
+            with self._lock:
+                self._ray, self._actors = ray, actors
+                self._built_counts = [0] * len(actors)
+                self._is_there, self._is_given_up = True, False
+                self._ray_changed.notify_all()
+            logger.info("Ray is there again")
+            self._tell_availability(True)
+            return
+
+
+def _start_ray(num_workers: int, address: str | None) -> tuple[RayConnection, list[Any]]:
+    """Start or join Ray, and solver processes that are ready."""
+    ray = RayConnection(num_workers, address)
+    try:
+        actors = [ray.start_actor() for _ in range(num_workers)]
+        ray.wait_ready(actors)
+    except BaseException:
+        ray.close()
+        raise
+    return ray, actors

@@ -236,7 +236,8 @@ def check_profile(profile: Profile) -> None:
         f"at least cluster.pp_size, which is {cluster.pp_size}",
     )
     if model.query_dim is not None:
-        _require(1 <= model.query_dim <= MAX_WIDTH, "model.query_dim", model.query_dim, f"1 to {MAX_WIDTH}")
+        _require(model.query_dim >= 1, "model.query_dim", model.query_dim, "at least 1")
+        _require(model.query_dim <= MAX_WIDTH, "model.query_dim", model.query_dim, f"at most {MAX_WIDTH}")
     if profile.layer_division is not None:
         _check_division(profile.layer_division, model.layers, cluster.pp_size)
     for key, entries, largest in (

@@ -1,7 +1,7 @@
 """Work for a solver pool: a batch that is planned at once, and one that keeps the solver busy."""
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.options import MAX_NODE_LIMIT, PlanOptions
 from infinipipe_planner.solver_pool import SolverPool
 from support_planner.batches import github_lengths
 from support_planner.profiles import llama_profile
@@ -12,7 +12,7 @@ PROFILE = llama_profile()
 # Equal long sequences in little memory: the hard case for the solver.
 SLOW = [131_072] * 16
 SLOW_PROFILE = llama_profile(device_memory_bytes=40e9)
-# Long sequences of different lengths: with no limit on nodes the solver does not come to an end.
+# Long sequences of different lengths: with the largest limit on nodes the solver takes far longer than a test.
 ENDLESS = [131_072 - 1_024 * index for index in range(48)]
 
 
@@ -27,5 +27,5 @@ async def solve_slow(pool: SolverPool) -> ExecutionPlan:
 
 async def solve_endless(pool: SolverPool) -> ExecutionPlan:
     """Keep one solver process busy for ever; the candidate of one slice is done at once."""
-    options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=10**9, max_slice_count=2)
+    options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=MAX_NODE_LIMIT, max_slice_count=2)
     return await pool.solve(ENDLESS, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)

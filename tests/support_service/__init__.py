@@ -30,6 +30,7 @@ from infinipipe_contract.plan import (
 from infinipipe_contract.profile import Cluster, ComputeCost, LinkCost, MemoryCost, ModelShape, Profile
 from infinipipe_contract.simulate import estimate_plan
 from infinipipe_planner.config import MAX_MESSAGE_BYTES, ServerConfig
+from infinipipe_planner.metrics import PlannerMetrics
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.server import start_server
 from support_contract import with_replicas
@@ -154,11 +155,17 @@ def report_request(job: str, step: int, generation: int = 1, **figures: Any) -> 
 Scenario = Callable[[Any], Awaitable[None]]
 
 
-def with_service(solver: FakeSolver, scenario: Scenario, config: ServerConfig = CONFIG, timeout_s: float = 30) -> None:
+def with_service(
+    solver: FakeSolver,
+    scenario: Scenario,
+    config: ServerConfig = CONFIG,
+    timeout_s: float = 30,
+    metrics: PlannerMetrics | None = None,
+) -> None:
     """Run a scenario, a coroutine function of a stub, against a service on a real socket of this process."""
 
     async def run() -> None:
-        server = await start_server(solver, config)
+        server = await start_server(solver, config, metrics)
         options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         try:
             async with grpc.aio.insecure_channel(server.address, options=options) as channel:

@@ -6,11 +6,12 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Self
 
-LINE = re.compile(r"planner listening on (?P<address>127\.0\.0\.1:\d+) \((2 solvers|1 solver without Ray)\)\n")
+LINE = re.compile(r"planner listening on (?P<address>127\.0\.0\.1:\d+) \((2 solvers|1 solver|1 solver without Ray)\)\n")
 BASIC_OPTIONS = ("--listen", "127.0.0.1:0", "--workers", "2")
 START_TIMEOUT_S = 90.0
 COMMAND = (sys.executable, "-c", "from infinipipe_planner.cli import main; main()")
@@ -38,6 +39,15 @@ class ServiceProcess:
             start_new_session=True,
         )
         self.address = ""
+        # Read all the while: a service that nobody listens to blocks as soon as the pipe is full.
+        self._log: list[str] = []
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error so far."""
+        return "".join(self._log)
 
     def wait_ready(self) -> Self:
         """Wait for the line that says where it listens."""
@@ -100,11 +110,16 @@ class ServiceProcess:
                 self.kill()
         return self._rest()
 
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            self._log.extend(lines)
+
     def _rest(self) -> str:
         assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        with self._process.stdout, self._process.stderr:
-            return self._process.stderr.read()
+        self._process.stdout.close()
+        self._reader.join(20)  # the end of the pipe: processes below it may hold it for a moment
+        return self.log
 
 
 def survivors(processes: dict[int, str], timeout_s: float = 10.0) -> dict[int, str]:

@@ -63,6 +63,7 @@ def begin_step(plan: ExecutionPlan, batch: Batch, mesh: Mesh, layer_count: int) 
         mesh: Where this rank stands.
         layer_count: Layers of the stage.
     """
+    stopwatch = Stopwatch(mesh.device)  # first: it counts from the common start of the step
     layouts, caches = {}, {}
     for pipeline_index, pipeline in enumerate(plan.pipelines):
         if pipeline.replica_index != mesh.dp_rank:
@@ -73,7 +74,7 @@ def begin_step(plan: ExecutionPlan, batch: Batch, mesh: Mesh, layer_count: int) 
     return StepState(
         plan=plan,
         batch=batch,
-        stopwatch=Stopwatch(mesh.device),
+        stopwatch=stopwatch,
         loss=torch.zeros((), dtype=torch.float64, device=mesh.device),
         layouts=layouts,
         caches=caches,

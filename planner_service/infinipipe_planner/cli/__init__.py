@@ -13,6 +13,7 @@ from infinipipe_planner.cli.access import asks_planner
 from infinipipe_planner.cli.compare import compare
 from infinipipe_planner.cli.delete import delete
 from infinipipe_planner.cli.diff import diff
+from infinipipe_planner.cli.health import health
 from infinipipe_planner.cli.jobs import jobs
 from infinipipe_planner.cli.plan import plan
 from infinipipe_planner.cli.plans import plans
@@ -30,7 +31,7 @@ def register(app: typer.Typer) -> None:
     """Add the planner's commands."""
     for local_command in (serve, compare, diff):
         app.command()(local_command)
-    for asking_command in (plan, jobs, plans, show, watch, trace, report, delete):
+    for asking_command in (plan, jobs, plans, show, watch, trace, report, delete, health):
         app.command()(asks_planner(asking_command))
     app.add_typer(profile, name="profile")
 

@@ -1,5 +1,6 @@
 """How commands talk to the planning service: one call, one answer or one sentence."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import grpc
@@ -38,15 +39,21 @@ def call_planner(address: str, method: str, request: Message, *, timeout_s: floa
     Returns:
         The RPC's response.
     """
+    return call_service(address, planner_service_pb2_grpc.PlannerServiceStub, method, request, timeout_s=timeout_s)
+
+
+def call_service(
+    address: str, stub_type: Callable[[grpc.Channel], Any], method: str, request: Message, *, timeout_s: float
+) -> Any:  # noqa: ANN401  # each caller names its response
+    """Call a method of any service at the planner's address; see ``call_planner``."""
     try:
         parse_address(address)
     except InvalidAddressError as error:
         fail(str(error), EXIT_USAGE)
     access = current_access(address)
     with open_channel(address, access, CHANNEL_OPTIONS) as channel:
-        stub = planner_service_pb2_grpc.PlannerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         try:
-            return getattr(stub, method)(request, timeout=timeout_s, metadata=access.metadata)
+            return getattr(stub_type(channel), method)(request, timeout=timeout_s, metadata=access.metadata)
         except grpc.RpcError as error:
             _leave(address, access, timeout_s, error.code(), error.details() or "")
 

@@ -13,7 +13,16 @@ from infinipipe_contract.names import unknown
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.text import format_bytes
 from infinipipe_planner.cli.inputs import InputError, read_lengths, read_profile
-from infinipipe_planner.cli.output import EXIT_FAILURE, EXIT_USAGE, OutputFormat, fail, planner_extra, print_table
+from infinipipe_planner.cli.output import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    JsonOption,
+    OutputFormat,
+    fail,
+    is_json,
+    planner_extra,
+    print_table,
+)
 from infinipipe_planner.errors import InvalidLengthsError, InvalidOptionsError
 
 if TYPE_CHECKING:
@@ -47,6 +56,7 @@ def compare(
     output_format: Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")] = (
         OutputFormat.TEXT
     ),
+    writes_json: JsonOption = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw where the time goes, as PNG, SVG or PDF by its ending.")
     ] = None,
@@ -70,7 +80,7 @@ def compare(
         fail(str(error), EXIT_USAGE)
     outcomes = sorted(outcomes, key=_seconds)
     reference = _reference(outcomes, baseline)
-    if output_format is OutputFormat.JSON:
+    if is_json(output_format, writes_json=writes_json):
         typer.echo(json.dumps([_record(one, sum(lengths_tokens), reference) for one in outcomes], indent=1))
     else:
         _print(outcomes, lengths_tokens, cost_model, reference)

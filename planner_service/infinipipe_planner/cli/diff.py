@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from infinipipe_planner.cli.inputs import InputError, read_plan
-from infinipipe_planner.cli.output import EXIT_USAGE, OutputFormat, fail, print_table
+from infinipipe_planner.cli.output import EXIT_USAGE, JsonOption, OutputFormat, fail, is_json, print_table
 from infinipipe_planner.plan_diff import PlanDiff, diff_plans, diff_to_tree, format_change, format_value
 
 LINE_WIDTH = 80
@@ -16,18 +16,19 @@ UNIT_SUFFIXES = ("_s", "_bytes", "_ratio")
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="A", help="Plan file: plan or show with --format json.")],
+    first: Annotated[Path, typer.Argument(metavar="A", help="Plan file: plan or show with --json.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Plan file to compare with it.")],
     output_format: Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")] = (
         OutputFormat.TEXT
     ),
+    writes_json: JsonOption = False,
 ) -> None:
     """Compare two plans: of two policies, or of two steps."""
     try:
         found = diff_plans(read_plan(first), read_plan(second))
     except InputError as error:
         fail(str(error), EXIT_USAGE)
-    if output_format is OutputFormat.JSON:
+    if is_json(output_format, writes_json=writes_json):
         typer.echo(json.dumps(diff_to_tree(found), indent=2))
         return
     changed = [figure for figure in found.figures if figure.differs]

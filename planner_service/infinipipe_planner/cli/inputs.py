@@ -35,7 +35,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def read_plan(path: Path, profile: Profile | None = None) -> ExecutionPlan:
-    """Read a plan file, as ``infinipipe plan`` and ``show`` write it with ``--format json``.
+    """Read a plan file, as ``infinipipe plan`` and ``show`` write it with ``--json``.
 
     Args:
         path: The file; "-" is standard input.
@@ -46,12 +46,21 @@ def read_plan(path: Path, profile: Profile | None = None) -> ExecutionPlan:
     """
     name = "standard input" if path == STDIN else str(path)
     try:
-        plan = plan_from_json(_read_text(path))
+        plan = plan_from_json(_plan_text(_read_text(path)))
         if profile is not None:
             validate(plan, planned_lengths(plan), profile)
     except InvalidPlanError as error:
         raise InputError(f"{name}: {error}") from None
     return plan
+
+
+def _plan_text(text: str) -> str:
+    """Take the plan out of what ``show`` writes, which holds more; other text is left as it is."""
+    try:
+        content = parse_json(text)
+    except JsonTextError:
+        return text
+    return json.dumps(content["plan"]) if isinstance(content, dict) and "plan" in content else text
 
 
 def read_lengths(path: Path) -> list[int]:

@@ -1,16 +1,22 @@
 """`infinipipe jobs`: the jobs of a planner."""
 
+import json
+
 import typer
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_planner.cli.client import PlannerOption, call_planner
-from infinipipe_planner.cli.output import print_table
+from infinipipe_planner.cli.json_records import job_record
+from infinipipe_planner.cli.output import JsonOption, print_table
 from infinipipe_planner.config import DEFAULT_ADDRESS
 
 
-def jobs(planner: PlannerOption = DEFAULT_ADDRESS) -> None:
+def jobs(writes_json: JsonOption = False, planner: PlannerOption = DEFAULT_ADDRESS) -> None:
     """List the jobs of a planner."""
     response: pb.ListJobsResponse = call_planner(planner, "ListJobs", pb.ListJobsRequest())
+    if writes_json:
+        typer.echo(json.dumps([job_record(job) for job in response.jobs], indent=1))
+        return
     if not response.jobs:
         typer.echo(f"the planner at {planner} has no jobs", err=True)
         return

@@ -83,6 +83,7 @@ def _read_rank(report: pb.RankReport) -> MeasuredRank:
         plan_wait_s=report.plan_wait_s,
         peak_bytes=report.peak_bytes,
         loss=report.loss if report.HasField("loss") else None,
+        first_start_s=report.first_start_s if report.HasField("first_start_s") else None,
         spans=tuple(
             MeasuredSpan(ACTION_KIND_FROM_PROTO[action.kind], _chunk_id(action), action.start_s, action.end_s)
             for action in report.actions

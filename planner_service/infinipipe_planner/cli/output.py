@@ -5,7 +5,7 @@ import enum
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,7 +21,9 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 """The request was wrong: a bad file, a bad value."""
 
-PLANNER_EXTRA_MODULES = frozenset({"ray", "pyscipopt", "grpc_health", "grpc_reflection"})
+PLANNER_EXTRA_MODULES = frozenset(
+    {"ray", "pyscipopt", "grpc_health", "grpc_reflection", "prometheus_client", "pythonjsonlogger"}
+)
 
 
 class OutputFormat(enum.StrEnum):
@@ -29,6 +31,15 @@ class OutputFormat(enum.StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
+"""Every command that shows something has it; beside ``--format`` it is short for ``--format json``."""
+
+
+def is_json(output_format: OutputFormat, *, writes_json: bool) -> bool:
+    """Tell whether a command writes JSON; ``--json`` wins over ``--format text``."""
+    return writes_json or output_format is OutputFormat.JSON
 
 
 def fail(sentence: str, exit_code: int = EXIT_FAILURE) -> NoReturn:

@@ -18,9 +18,11 @@ from infinipipe_planner.cli.inputs import InputError, read_lengths, read_profile
 from infinipipe_planner.cli.model import DEVICE_HELP, DEVICES_PER_NODE_HELP, MODEL_HELP, NODES_HELP
 from infinipipe_planner.cli.output import (
     EXIT_USAGE,
+    JsonOption,
     OutputFormat,
     fail,
     format_plan,
+    is_json,
     planner_extra,
     working,
     write_result,
@@ -47,6 +49,7 @@ def plan(
     output_format: Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")] = (
         OutputFormat.TEXT
     ),
+    writes_json: JsonOption = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
     server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Planner to ask; without it, plan in this process.")
@@ -79,6 +82,7 @@ def plan(
     ] = None,
 ) -> None:
     """Plan one batch and show the plan."""
+    output_format = OutputFormat.JSON if is_json(output_format, writes_json=writes_json) else OutputFormat.TEXT
     if is_dry_run:
         _refuse(
             {

@@ -1,27 +1,27 @@
 """`infinipipe plans`: the steps of a job."""
 
+import json
 from typing import Annotated
 
 import typer
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_planner.cli.client import PlannerOption, call_planner
-from infinipipe_planner.cli.output import print_table
+from infinipipe_planner.cli.json_records import STATE_WORDS, step_record
+from infinipipe_planner.cli.output import JsonOption, print_table
 from infinipipe_planner.config import DEFAULT_ADDRESS
-
-STATE_WORDS = {
-    pb.PLAN_STATE_PLANNING: "planning",
-    pb.PLAN_STATE_READY: "ready",
-    pb.PLAN_STATE_FAILED: "failed",
-}
 
 
 def plans(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
+    writes_json: JsonOption = False,
     planner: PlannerOption = DEFAULT_ADDRESS,
 ) -> None:
     """List the steps of a job, predicted beside measured."""
     response: pb.ListPlansResponse = call_planner(planner, "ListPlans", pb.ListPlansRequest(job=job))
+    if writes_json:
+        typer.echo(json.dumps([step_record(summary) for summary in response.plans], indent=1))
+        return
     if not response.plans:
         typer.echo(f"job {job} has no steps", err=True)
         return

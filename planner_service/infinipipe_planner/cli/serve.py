@@ -1,6 +1,5 @@
 """`infinipipe serve`: the planning service."""
 
-import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from infinipipe_planner.config import (
     MAX_JOBS,
     MAX_WAITERS,
     InvalidAddressError,
+    LogFormat,
     ServerConfig,
     TlsFiles,
     default_num_workers,
@@ -23,6 +23,7 @@ from infinipipe_planner.secret_files import SecurityError
 from infinipipe_planner.store_file import StoreError
 from infinipipe_planner.tokens import TOKENS_VARIABLE
 
+OPERATION_PANEL = "Metrics and log"
 SECURITY_PANEL = "Who may call"
 LIMITS_PANEL = "Limits"
 
@@ -94,12 +95,35 @@ def serve(
     max_waiters: Annotated[
         int, typer.Option(min=1, help="Callers that wait for plans at once.", rich_help_panel=LIMITS_PANEL)
     ] = MAX_WAITERS,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address where Prometheus reads /metrics; port 0 takes a free one.",
+            show_default="no metrics",
+            rich_help_panel=OPERATION_PANEL,
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Log for people, or one JSON object a line.", rich_help_panel=OPERATION_PANEL)
+    ] = "text",
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Log to this file and its five predecessors, 10 MiB each.",
+            show_default="standard error",
+            rich_help_panel=OPERATION_PANEL,
+        ),
+    ] = None,
 ) -> None:
     """Run the planning service until Ctrl-C or SIGTERM."""
     try:
         parse_address(listen)
         if ray_address is not None:
             parse_address(ray_address)
+        if metrics_listen is not None:
+            parse_address(metrics_listen)
     except InvalidAddressError as error:
         fail(str(error), EXIT_USAGE)
     if ray_address is not None and workers == 0:
@@ -121,14 +145,15 @@ def serve(
         has_reflection=reflection,
         max_jobs=max_jobs,
         max_waiters=max_waiters,
+        metrics_listen=metrics_listen,
     )
     with planner_extra():
         from infinipipe_planner import server  # noqa: PLC0415  # brings Ray, which the other commands do without
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("infinipipe_planner").setLevel(logging.INFO)
+        from infinipipe_planner.logs import LogFileError, open_log  # noqa: PLC0415
     try:
-        server.serve(config, typer.echo)
+        with open_log(log_format, log_file):
+            server.serve(config, typer.echo)
     except SecurityError as error:
         fail(str(error), EXIT_USAGE)
-    except (InvalidAddressError, StoreError, server.SolversNotStartedError) as error:
+    except (InvalidAddressError, LogFileError, StoreError, server.SolversNotStartedError) as error:
         fail(str(error))

@@ -1,16 +1,20 @@
-"""`infinipipe show`: one step's plan, and what the ranks measured when they ran it."""
+"""`infinipipe show`: one step's plan, its memory over time, and what the ranks measured when they ran it."""
 
+import json
+import shutil
 from typing import Annotated
 
 import typer
 
-from infinipipe.planner.v1 import planner_service_pb2 as pb
-from infinipipe_contract.codec import plan_from_proto
+from infinipipe_contract.simulate import simulate
 from infinipipe_contract.text import format_bytes
-from infinipipe_planner.cli.client import PlannerOption, call_planner
-from infinipipe_planner.cli.lookup import require_planned
-from infinipipe_planner.cli.output import OutputFormat, format_plan, print_table
+from infinipipe_planner.cli.client import PlannerOption
+from infinipipe_planner.cli.json_records import show_record
+from infinipipe_planner.cli.lookup import fetch_job, fetch_step, fetch_summaries, job_profile, require_planned
+from infinipipe_planner.cli.output import JsonOption, OutputFormat, format_plan, is_json, print_table
 from infinipipe_planner.config import DEFAULT_ADDRESS
+from infinipipe_planner.measured import MeasuredRank
+from infinipipe_planner.memory_curves import memory_lines
 
 
 def show(
@@ -19,34 +23,39 @@ def show(
     output_format: Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")] = (
         OutputFormat.TEXT
     ),
+    writes_json: JsonOption = False,
     planner: PlannerOption = DEFAULT_ADDRESS,
 ) -> None:
     """Show the plan of one step of a job."""
-    found: pb.GetJobResponse = call_planner(planner, "GetJob", pb.GetJobRequest(job=job))
-    listed: pb.ListPlansResponse = call_planner(planner, "ListPlans", pb.ListPlansRequest(job=job))
-    require_planned(job, step, listed.plans)
-    request = pb.GetPlanRequest(job=job, generation=found.job.generation, step=step)
-    response: pb.GetPlanResponse = call_planner(planner, "GetPlan", request)
-    plan = plan_from_proto(response.plan)
-    typer.echo(format_plan(plan, output_format))
-    if response.reports and output_format is OutputFormat.TEXT:
+    found = fetch_job(planner, job)
+    require_planned(job, step, fetch_summaries(planner, job))
+    plan, ranks = fetch_step(planner, found, step)
+    profile = job_profile(found)
+    planned = simulate(plan.pipelines, profile)
+    if is_json(output_format, writes_json=writes_json):
+        typer.echo(json.dumps(show_record(plan, planned, profile, ranks), indent=1))
+        return
+    typer.echo(format_plan(plan, OutputFormat.TEXT))
+    typer.echo("")
+    typer.echo("\n".join(memory_lines(planned, profile, width=shutil.get_terminal_size().columns)))
+    if ranks:
         typer.echo("")
         has_replicas = plan.replica_count > 1
         where = ("rank", "replica", "stage") if has_replicas else ("rank", "stage")
         print_table(
             (*where, "step s", "busy s", "plan wait s", "peak memory", "loss"),
-            [_row(report, has_replicas=has_replicas) for report in response.reports],
+            [_row(rank, has_replicas=has_replicas) for rank in ranks],
         )
 
 
-def _row(report: pb.RankReport, *, has_replicas: bool) -> tuple[str, ...]:
+def _row(rank: MeasuredRank, *, has_replicas: bool) -> tuple[str, ...]:
     return (
-        str(report.rank),
-        *((str(report.replica_index),) if has_replicas else ()),
-        str(report.stage_index),
-        f"{report.step_s:.3f}",
-        f"{report.busy_s:.3f}",
-        f"{report.plan_wait_s:.3f}",
-        format_bytes(report.peak_bytes) if report.peak_bytes else "-",
-        f"{report.loss:.4f}" if report.HasField("loss") else "-",
+        str(rank.rank),
+        *((str(rank.replica_index),) if has_replicas else ()),
+        str(rank.stage_index),
+        f"{rank.step_s:.3f}",
+        f"{rank.busy_s:.3f}",
+        f"{rank.plan_wait_s:.3f}",
+        format_bytes(rank.peak_bytes) if rank.peak_bytes else "-",
+        "-" if rank.loss is None else f"{rank.loss:.4f}",
     )

@@ -1,5 +1,6 @@
 """`infinipipe watch`: a job as it trains, until Ctrl-C."""
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
@@ -12,9 +13,11 @@ from rich.text import Text
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_planner.cli.client import PlannerOption
+from infinipipe_planner.cli.json_records import Record, watched_job_record, watched_step_record
 from infinipipe_planner.cli.lookup import fetch_job, fetch_step, fetch_summaries, job_profile
+from infinipipe_planner.cli.output import JsonOption
 from infinipipe_planner.config import DEFAULT_ADDRESS
-from infinipipe_planner.measured import MeasuredRank, measured_bubble_ratio
+from infinipipe_planner.measured import MeasuredRank
 
 REFRESH_S = 1.0
 SHOWN_STEPS = 12
@@ -22,28 +25,33 @@ HEADER = ("step", "state", "plan s", "real s", "ratio", "bubble", "measured", "w
 
 
 class StepLine(NamedTuple):
-    """One step in words, a cell a column of ``HEADER``; ``note`` is why it has no plan."""
+    """One step in words, a cell a column of ``HEADER``, and as data; ``note`` is why it has no plan."""
 
     cells: tuple[str, ...]
     note: str
+    record: Record
 
 
 class Snapshot(NamedTuple):
-    """What a job looks like at one moment: one line about it, and its newest steps."""
+    """What a job looks like at one moment: one line about it, its newest steps, and the line as data."""
 
     title: str
     lines: dict[int, StepLine]
+    record: Record
 
 
 def watch(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
+    writes_json: JsonOption = False,
     planner: PlannerOption = DEFAULT_ADDRESS,
 ) -> None:
     """Watch a job: how far plans are ahead of training, predicted beside measured. Ends with Ctrl-C."""
     console = Console(highlight=False, markup=False)
     snapshots = watch_job(planner, job)
     try:
-        if console.is_terminal:
+        if writes_json:
+            _follow_json(snapshots)
+        elif console.is_terminal:
             _draw(console, snapshots)
         else:
             _follow(snapshots)
@@ -69,7 +77,10 @@ def watch_job(planner: str, job_name: str) -> Iterator[Snapshot]:
             ranks = ranks_by_step.get(key, ())
             is_measured = len(ranks) == rank_count or (bool(ranks) and summary.step < newest_measured)
             lines[summary.step] = _line(summary, ranks if is_measured else ())
-        yield Snapshot(_title(job, summaries, newest_measured), lines)
+        lead = sum(one.state == pb.PLAN_STATE_READY and one.step > newest_measured for one in summaries)
+        trained_to_step = newest_measured if newest_measured >= 0 else None
+        title = _title(job, trained_to_step, lead) if summaries else f"{_head(job)}, no steps yet"
+        yield Snapshot(title, lines, watched_job_record(job, trained_to_step, lead))
         time.sleep(REFRESH_S)
 
 
@@ -101,19 +112,32 @@ def _follow(snapshots: Iterator[Snapshot]) -> None:
         known, title = snapshot.lines, snapshot.title
 
 
+def _follow_json(snapshots: Iterator[Snapshot]) -> None:
+    """Print an object a line whenever a step or the job changes."""
+    known: dict[int, Record] = {}
+    of_job: Record = {}
+    for snapshot in snapshots:
+        records = {step: line.record for step, line in snapshot.lines.items()}
+        for step, record in records.items():
+            if known.get(step) != record:
+                typer.echo(json.dumps(record))
+        if snapshot.record != of_job:
+            typer.echo(json.dumps(snapshot.record))
+        known, of_job = records, snapshot.record
+
+
 def _line(summary: pb.PlanSummary, ranks: Sequence[MeasuredRank]) -> StepLine:
-    """Write one step."""
+    """Write one step; without ranks it is not measured yet."""
+    record = watched_step_record(summary, ranks)
     step = str(summary.step)
     if summary.state != pb.PLAN_STATE_READY:
         is_failed = summary.state == pb.PLAN_STATE_FAILED
         note = f"step {step} failed: {summary.failure}" if is_failed else ""
-        return StepLine((step, "failed" if is_failed else "planning", *["-"] * 7), note)
+        return StepLine((step, "failed" if is_failed else "planning", *["-"] * 7), note, record)
     predicted = (f"{summary.makespan_s:.3f}", f"{summary.bubble_ratio:.1%}")
     if not ranks:
-        return StepLine((step, "planned", predicted[0], "-", "-", predicted[1], "-", "-", "-"), "")
-    measured_s = max(rank.step_s for rank in ranks)
-    bubble_ratio = measured_bubble_ratio(ranks)
-    losses = [rank.loss for rank in ranks if rank.loss is not None]
+        return StepLine((step, "planned", predicted[0], "-", "-", predicted[1], "-", "-", "-"), "", record)
+    measured_s, bubble_ratio, loss = record["measured_s"], record["measured_bubble_ratio"], record["loss"]
     return StepLine(
         (
             step,
@@ -123,23 +147,23 @@ def _line(summary: pb.PlanSummary, ranks: Sequence[MeasuredRank]) -> StepLine:
             f"{measured_s / summary.makespan_s:.2f}" if summary.makespan_s else "-",
             predicted[1],
             "-" if bubble_ratio is None else f"{bubble_ratio:.1%}",
-            f"{max(rank.plan_wait_s for rank in ranks):.1f}",
-            f"{losses[0]:.4f}" if losses else "-",
+            f"{record['plan_wait_s']:.1f}",
+            "-" if loss is None else f"{loss:.4f}",
         ),
         "",
+        record,
     )
 
 
-def _title(job: pb.Job, summaries: Sequence[pb.PlanSummary], newest_measured: int) -> str:
+def _head(job: pb.Job) -> str:
+    planned = f"{job.planned_step_count} of {job.submitted_step_count} planned"
+    return f"job {job.name}, generation {job.generation}: {planned}"
+
+
+def _title(job: pb.Job, trained_to_step: int | None, lead: int) -> str:
     """Say how far plans are ahead of training, in steps that are ready and not measured yet."""
-    head = (
-        f"job {job.name}, generation {job.generation}: {job.planned_step_count} of {job.submitted_step_count} planned"
-    )
-    lead = sum(summary.state == pb.PLAN_STATE_READY and summary.step > newest_measured for summary in summaries)
-    if not summaries:
-        return f"{head}, no steps yet"
-    reached = f"trained to step {newest_measured}" if newest_measured >= 0 else "nothing measured yet"
-    return f"{head}, {reached}, plans lead by {lead}"
+    reached = "nothing measured yet" if trained_to_step is None else f"trained to step {trained_to_step}"
+    return f"{_head(job)}, {reached}, plans lead by {lead}"
 
 
 def _columns(cells: Sequence[str]) -> str:

@@ -49,6 +49,9 @@ def test_every_step_prints_one_line_and_reports_what_the_line_says(groups: Group
     for line, report in zip(lines, reports, strict=True):
         assert f"  loss {report.loss:.4f}  " in line
         assert report.actions[0].start_s == 0.0
+        assert report.first_start_s is not None
+        assert report.first_start_s > 0
+        assert f"  measured {report.first_start_s + report.step_s:.2f} s  " in line  # since the common start
         assert report.actions[-1].end_s == report.step_s
         assert sum(action.end_s - action.start_s for action in report.actions) == pytest.approx(report.busy_s)
         assert report.peak_bytes > 0

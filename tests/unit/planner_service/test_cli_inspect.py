@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from infinipipe_contract.codec import plan_from_json
 from infinipipe_contract.plan import ActionKind
+from infinipipe_contract.text import format_bytes
 from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, PlanFailedError, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.cli.output import planner_extra
@@ -104,11 +105,18 @@ def test_show_prints_the_plan_and_what_the_ranks_measured(app: typer.Typer, serv
     assert words(result.stdout.splitlines()[-1]) == ["1", "1", "2.125", "1.000", "0.250", "3.0", "MiB", "5.4321"]
 
 
-def test_show_writes_the_plan_as_json(app: typer.Typer, service: BackgroundService) -> None:
-    result = run(app, service, "show", "train", 0, "--format", "json")
+def test_show_prints_memory_over_time_beside_the_peak(
+    app: typer.Typer, service: BackgroundService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
 
-    assert result.exit_code == 0, result.output
-    assert plan_from_json(result.stdout) == plan_of_one_chunk((5, 7), job="train", generation=1, step=0)
+    lines = run(app, service, "show", "train", 0).stdout.splitlines()
+
+    curves = [line for line in lines if re.match(r"stage \d  \d+  ", line)]
+    peak = format_bytes(plan_of_one_chunk((5, 7)).estimate.stages[1].peak_bytes)
+    assert len(curves) == 2
+    assert curves[1].endswith(f"  {peak}  0%")
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.distributed
 
 
 def test_a_solver_killed_twice_under_one_candidate_fails_the_batch_and_not_the_pool() -> None:
+    reasons: list[str] = []
     pool = SolverPool.start(1)
+    pool.on_restart(reasons.append)
     try:
 
         async def solve_and_kill_twice() -> None:
@@ -31,6 +33,7 @@ def test_a_solver_killed_twice_under_one_candidate_fails_the_batch_and_not_the_p
         with pytest.raises(SolverLostError, match="solver process 0 died twice"):
             asyncio.run(solve_and_kill_twice())
         assert asyncio.run(solve_quick(pool, step=2)).step == 2
+        assert reasons == ["lost", "lost"]
     finally:
         pool.close()
 

@@ -79,7 +79,9 @@ def test_cancelling_one_batch_leaves_the_solver_of_another_alone() -> None:
 
 def test_a_worn_solver_process_is_replaced_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver_pool, "CANDIDATES_PER_PROCESS", 5)
+    reasons: list[str] = []
     pool = SolverPool.start(1)
+    pool.on_restart(reasons.append)
     try:
 
         async def solve_some() -> tuple[list[str], int]:
@@ -95,6 +97,7 @@ def test_a_worn_solver_process_is_replaced_and_nothing_is_lost(monkeypatch: pyte
 
     assert len(set(digests)) == 1
     assert process_count > 1
+    assert set(reasons) == {"worn"}
 
 
 def test_three_hundred_solves_in_a_row_leave_the_memory_of_service_and_solver_flat() -> None:

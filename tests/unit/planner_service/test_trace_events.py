@@ -1,5 +1,6 @@
 """Steps as trace events, and the clock that ranks of different stages share."""
 
+import dataclasses
 import itertools
 import json
 from collections import defaultdict
@@ -165,3 +166,19 @@ def test_a_step_that_was_not_measured_has_no_measured_process() -> None:
     events = build_trace(plan, planned, ())["traceEvents"]
 
     assert {event["pid"] for event in events} == {PLANNED_PID}
+
+
+def test_ranks_that_report_their_start_are_put_beside_each_other_by_it() -> None:
+    _, planned = two_stage()
+    first = dataclasses.replace(rank(0, 0, forward(0, 0.0, 1.0), forward(1, 1.0, 2.0)), first_start_s=0.25)
+    second = dataclasses.replace(rank(1, 1, forward(0, 0.0, 1.0), forward(1, 1.5, 2.5)), first_start_s=1.5)
+
+    # By messages alone rank 1 would have started at 1.0.
+    assert starts(on_one_clock([second, first], planned)) == [[0.0, 1.0], [1.25, 2.75]]
+
+
+def test_one_rank_without_a_start_leaves_the_clock_to_messages() -> None:
+    _, planned = two_stage()
+    first = dataclasses.replace(rank(0, 0, forward(0, 0.0, 1.0)), first_start_s=0.25)
+
+    assert starts(on_one_clock([first, rank(1, 1, forward(0, 0.0, 1.0))], planned)) == [[0.0], [1.0]]

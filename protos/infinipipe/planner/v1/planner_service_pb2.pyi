@@ -222,7 +222,7 @@ class ReportStepResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RankReport(_message.Message):
-    __slots__ = ("rank", "stage_index", "step_s", "busy_s", "plan_wait_s", "peak_bytes", "loss", "actions", "replica_index")
+    __slots__ = ("rank", "stage_index", "step_s", "busy_s", "plan_wait_s", "peak_bytes", "loss", "actions", "replica_index", "first_start_s")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_S_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,7 @@ class RankReport(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_START_S_FIELD_NUMBER: _ClassVar[int]
     rank: int
     stage_index: int
     step_s: float
@@ -241,7 +242,8 @@ class RankReport(_message.Message):
     loss: float
     actions: _containers.RepeatedCompositeFieldContainer[ActionMeasurement]
     replica_index: int
-    def __init__(self, rank: _Optional[int] = ..., stage_index: _Optional[int] = ..., step_s: _Optional[float] = ..., busy_s: _Optional[float] = ..., plan_wait_s: _Optional[float] = ..., peak_bytes: _Optional[float] = ..., loss: _Optional[float] = ..., actions: _Optional[_Iterable[_Union[ActionMeasurement, _Mapping]]] = ..., replica_index: _Optional[int] = ...) -> None: ...
+    first_start_s: float
+    def __init__(self, rank: _Optional[int] = ..., stage_index: _Optional[int] = ..., step_s: _Optional[float] = ..., busy_s: _Optional[float] = ..., plan_wait_s: _Optional[float] = ..., peak_bytes: _Optional[float] = ..., loss: _Optional[float] = ..., actions: _Optional[_Iterable[_Union[ActionMeasurement, _Mapping]]] = ..., replica_index: _Optional[int] = ..., first_start_s: _Optional[float] = ...) -> None: ...
 
 class ActionMeasurement(_message.Message):
     __slots__ = ("pipeline_index", "kind", "chunk_index", "start_s", "end_s")

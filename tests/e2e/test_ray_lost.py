@@ -1,0 +1,99 @@
+"""The planner's Ray killed as a whole while it plans, twice: the fallback plan, a service that lives on."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from infinipipe_contract.plan import ExecutionPlan, SolveOutcome
+from infinipipe_contract.validate import validate
+from infinipipe_executor.plan_client import PlanClient
+from support_planner.pool_work import ENDLESS, QUICK, SLOW_PROFILE
+from support_service.process import ServiceProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+WAIT_S = 150.0
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+CONTEXT_TOKENS = 131_072
+
+
+class Health:
+    """What a load balancer would ask."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stub: Any = health_pb2_grpc.HealthStub(channel)
+
+    def __call__(self) -> int:
+        request = health_pb2.HealthCheckRequest(service="infinipipe.planner.v1.PlannerService")
+        status: int = self._stub.Check(request, timeout=10).status
+        return status
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come"
+        time.sleep(0.05)
+
+
+def is_solving(service: ServiceProcess) -> bool:
+    return any("CandidateSolver.solve" in command for command in service.descendants().values())
+
+
+def kill_ray(service: ServiceProcess) -> None:
+    for pid in service.descendants():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def plan_of(address: str, generation: int, step: int) -> ExecutionPlan:
+    with PlanClient(address) as client:
+        client.join_job("a", generation)
+        return client.fetch_plan(step, timeout_s=WAIT_S)
+
+
+def test_ray_lost_twice_gives_the_fallback_plan_and_later_steps_are_solved() -> None:
+    service = ServiceProcess("--workers", "1")
+    try:
+        service.wait_ready()
+        with PlanClient(service.address) as client, grpc.insecure_channel(service.address) as channel:
+            health = Health(channel)
+            # With this gap the solver does not come to an end within the test.
+            generation = client.create_job(
+                "a",
+                SLOW_PROFILE,
+                context_tokens=CONTEXT_TOKENS,
+                policy="paper",
+                max_slice_count=2,
+                gap_ratio=1e-9,
+                node_limit=100_000,
+            )
+            client.submit_batch(0, ENDLESS)
+            for _ in range(2):
+                until(lambda: is_solving(service), "a solver at work")
+                assert health() == SERVING
+                kill_ray(service)
+                until(lambda: health() == NOT_SERVING, "health without a solver")
+
+            fallback = plan_of(service.address, generation, 0)
+            until(lambda: health() == SERVING, "health with a solver")
+            client.submit_batch(1, QUICK)
+            solved = plan_of(service.address, generation, 1)
+    finally:
+        log = service.close()
+
+    validate(fallback, ENDLESS, SLOW_PROFILE)
+    assert fallback.report.outcome is SolveOutcome.FALLBACK
+    validate(solved, QUICK, SLOW_PROFILE)
+    assert solved.report.outcome is not SolveOutcome.FALLBACK
+    assert solved.policy == "paper"
+    assert "step 0 of job a has the fallback plan, every layer recomputed: Ray was lost twice" in log
+    assert "Traceback" not in log
