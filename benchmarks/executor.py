@@ -103,7 +103,7 @@ def make_batch(lengths_tokens: Sequence[int]) -> Batch:
 def start(work: Callable[[int, Size], None], rank_count: int, size: Size) -> None:
     """Run work in processes that form a group over gloo."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_join, (work, rank_count, size, str(Path(folder, "store"))), nprocs=rank_count)  # type: ignore[no-untyped-call]  # torch
+        mp.spawn(_join, (work, rank_count, size, str(Path(folder, "store"))), nprocs=rank_count)  # type: ignore[attr-defined, no-untyped-call]  # torch
 
 
 def _join(rank: int, work: Callable[[int, Size], None], rank_count: int, size: Size, store: str) -> None:
@@ -232,7 +232,7 @@ def compare_transformers(_: int, size: Size) -> None:
             optimizer.step()
             return loss
 
-        ways = [ours, *transformers_ways(batch, size.context_tokens)]
+        ways: list[Callable[[], float]] = [ours, *transformers_ways(batch, size.context_tokens)]
         reset(stage)
         losses = [way() for way in ways]
         torch.testing.assert_close(losses, [losses[0]] * len(losses), rtol=1e-4, atol=0.0)
@@ -270,7 +270,7 @@ def transformers_ways(batch: Batch, context_tokens: int) -> list[Callable[[], fl
         else:
             row.append(token_ids)
     groups = [by_length[index : index + PADDED_SEQUENCES] for index in range(0, len(by_length), PADDED_SEQUENCES)]
-    inputs = [
+    inputs: list[list[Mapping[str, torch.Tensor]]] = [
         [packed_row(row) for row in rows],
         [padded_rows(group) for group in groups],
         [{"input_ids": token_ids[None], "labels": token_ids[None]} for token_ids in by_length],
@@ -303,7 +303,8 @@ def transformers_step(inputs: Sequence[Mapping[str, torch.Tensor]], target_count
     import transformers  # noqa: PLC0415  # takes seconds, and only this table needs it
 
     config = transformers.LlamaConfig(**llama_config(MODEL, FULL.context_tokens))
-    model: Any = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="sdpa")
     shapes = parameter_shapes(MODEL)
     model.load_state_dict({to_hf(name): initial_parameter(name, shape, SEED) for name, shape in shapes.items()})
     model.train()

@@ -168,7 +168,8 @@ class Job:
         self._arguments = (name, steps, policy)
         self.address = address
         self.restarts = -1
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["infinipipe_executor.plan_client"])  # a start costs a fork, no imports
         self.start()
 
     def start(self) -> None:

@@ -5,6 +5,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from infinipipe_contract.profile import Profile
 from infinipipe_executor.config import RunConfig
@@ -50,7 +51,7 @@ def measure_machine(config: RunConfig) -> Profile:
     if "WORLD_SIZE" in os.environ:
         join_ranks(cluster)
     else:  # without torchrun: nobody to meet
-        dist.init_process_group(BACKENDS[cluster.device], store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(BACKENDS[cluster.device], store=HashStore(), rank=0, world_size=1)
     try:
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from infinipipe_executor.cuda_memory import set_cuda_defaults
 from infinipipe_executor.errors import LayoutError
 from infinipipe_executor.parallel.channels import Channels, open_channels
 from infinipipe_executor.parallel.groups import open_group
@@ -33,8 +34,10 @@ class Mesh:
         sp_rank: Place of this rank within its stage, from 0.
         device: Device of this rank.
         dp_group: Process group of the ranks that hold the same parameters: one of each replica.
-        sp_group: Process group of the stage.
-        device_mesh: The same as a DeviceMesh with axes ("dp", "pp", "sp").
+        sp_group: Process group of the stage for all-to-alls; they never queue behind gathered parameters, which have
+            one of their own.
+        device_mesh: The same as a DeviceMesh with axes ("dp", "pp", "sp"); its groups gather parameters and reduce
+            gradients.
         channels: Channels to the neighbouring stages of the replica.
         ends_group: On the first and the last stage, where these are two: this rank and the one of the same place at the
             other end of the pipeline; for parameters that both ends hold.
@@ -100,6 +103,8 @@ def init_mesh(pp_size: int, sp_size: int, device: str = "cpu", timeout_s: float 
         device_mesh = _open_mesh(ranks, device, timeout_s)
         channels = open_channels(ranks.tolist(), rank, timeout_s)
         ends_group = _open_ends(ranks, timeout_s)
+        sp_group = _open_own(ranks.view(-1, sp_size), timeout_s)
+    assert sp_group is not None, "every rank is in a stage"
     dp_rank, pp_rank, sp_rank = (ranks == rank).nonzero()[0].tolist()
     return Mesh(
         dp_size=dp_size,
@@ -110,7 +115,7 @@ def init_mesh(pp_size: int, sp_size: int, device: str = "cpu", timeout_s: float 
         sp_rank=sp_rank,
         device=this_device,
         dp_group=device_mesh.get_group("dp"),
-        sp_group=device_mesh.get_group("sp"),
+        sp_group=sp_group,
         device_mesh=device_mesh,
         channels=channels,
         ends_group=ends_group,
@@ -121,8 +126,9 @@ def _open_mesh(ranks: torch.Tensor, device: str, timeout_s: float) -> DeviceMesh
     """Create the groups of every axis, on all ranks in the same order."""
     own_groups = []
     for axis, axis_size in enumerate(ranks.shape):
-        groups = [open_group(members, timeout_s) for members in ranks.movedim(axis, -1).reshape(-1, axis_size).tolist()]
-        own_groups += [group for group in groups if group is not None]
+        group = _open_own(ranks.movedim(axis, -1).reshape(-1, axis_size), timeout_s)
+        assert group is not None, "every rank is on every axis"
+        own_groups.append(group)
     return DeviceMesh.from_group(own_groups, device, mesh=ranks, mesh_dim_names=("dp", "pp", "sp"))
 
 
@@ -130,8 +136,12 @@ def _open_ends(ranks: torch.Tensor, timeout_s: float) -> dist.ProcessGroup | Non
     """Create the groups of both ends of every pipeline, on all ranks in the same order."""
     if ranks.shape[1] == 1:
         return None
-    ends = torch.stack([ranks[:, 0], ranks[:, -1]], dim=-1).reshape(-1, 2)
-    groups = [open_group(members, timeout_s) for members in ends.tolist()]
+    return _open_own(torch.stack([ranks[:, 0], ranks[:, -1]], dim=-1).reshape(-1, 2), timeout_s)
+
+
+def _open_own(members: torch.Tensor, timeout_s: float) -> dist.ProcessGroup | None:
+    """Create a group of the ranks of every row, on all ranks in the same order; return the one of this rank."""
+    groups = [open_group(row, timeout_s) for row in members.tolist()]
     return next((group for group in groups if group is not None), None)
 
 
@@ -148,6 +158,7 @@ def own_device(device: str) -> torch.device:
         raise LayoutError(f"device is {device!r}, it must be one of {', '.join(BACKENDS)}")
     if device == "cpu":
         return torch.device("cpu")
+    set_cuda_defaults()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if local_rank >= torch.cuda.device_count():
         raise LayoutError(

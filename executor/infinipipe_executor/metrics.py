@@ -59,6 +59,7 @@ class MeasuredStep:
 
     Attributes:
         loss: Mean cross-entropy over all targets of the batch.
+        z_loss: What the z-loss added to it in what was minimised.
         grad_norm: Global norm of the gradients before clipping.
         makespan_s: Seconds from the common start of the step to the end of the last action on any rank.
         bubble_ratio: Share of it in which ranks did not compute, mean over ranks.
@@ -72,6 +73,7 @@ class MeasuredStep:
     """
 
     loss: float
+    z_loss: float
     grad_norm: float
     makespan_s: float
     bubble_ratio: float
@@ -103,6 +105,23 @@ def sequence_lengths(plan: ExecutionPlan) -> list[int]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredEvaluation:
+    """What an evaluation of the held-out data gave.
+
+    Attributes:
+        loss: Mean cross-entropy over all targets.
+        target_token_count: Tokens that have a target.
+        token_count: Tokens.
+        seconds: Time that it took rank 0, the first wait for the plans included.
+    """
+
+    loss: float
+    target_token_count: int
+    token_count: int
+    seconds: float
+
+
 def bubble_ratio(busy_s: Sequence[float], makespan_s: float) -> float:
     """Share of the makespan in which ranks are idle, mean over ranks; 0 for a step that took no time."""
     return 1 - math.fsum(busy_s) / (len(busy_s) * makespan_s) if makespan_s > 0 else 0.0
@@ -119,6 +138,7 @@ def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep
         f"step {step:>{len(str(steps))}} of {steps}"
         f"  loss {measured.loss:.4f}"
         f"  grad norm {measured.grad_norm:.3f}"
+        f"  learning rate {measured.learning_rate:.2e}"
         f"  tokens {shape.token_count}"
         f"  chunks {kinds}"
         f"  K {shape.longest_slice_count}"
@@ -146,6 +166,7 @@ def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float
         speed["mfu"] = measured.mfu
     return {
         "loss": measured.loss,
+        "z_loss": measured.z_loss,
         "grad_norm": measured.grad_norm,
         "learning_rate": measured.learning_rate,
         "tokens": shape.token_count,
@@ -165,4 +186,25 @@ def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float
         "pipelines": shape.pipeline_count,
         "slices_of_longest": shape.longest_slice_count,
         "recomputed_layers": shape.recomputed_layer_count,
+    }
+
+
+def evaluation_line(step: int, steps: int, measured: MeasuredEvaluation) -> str:
+    """Write one line about an evaluation behind a step."""
+    return (
+        f"step {step:>{len(str(steps))}} of {steps}"
+        f"  evaluation loss {measured.loss:.4f}"
+        f"  tokens {measured.token_count}"
+        f"  targets {measured.target_token_count}"
+        f"  took {measured.seconds:.1f} s"
+    )
+
+
+def evaluation_scalars(measured: MeasuredEvaluation) -> dict[str, float]:
+    """Return the numbers of an evaluation by tag, as every sink gets them."""
+    return {
+        "evaluation_loss": measured.loss,
+        "evaluation_tokens": measured.token_count,
+        "evaluation_target_tokens": measured.target_token_count,
+        "evaluation_s": measured.seconds,
     }

@@ -262,6 +262,44 @@ class PlanClient:
         check_identity(plan, self._job, self._generation, step)
         return plan
 
+    def solve_plan(
+        self,
+        lengths_tokens: Sequence[int],
+        profile: Profile,
+        *,
+        policy: str = "",
+        max_slice_count: int = 0,
+        timeout_s: float,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> ExecutionPlan:
+        """Have lengths planned that are no step of the job, and wait for the plan.
+
+        Args:
+            lengths_tokens: Length of every sequence.
+            profile: Cost model to plan with.
+            policy: Policy by name; empty means the planner's default.
+            max_slice_count: Largest slice number K to try; 0 means the planner's default.
+            timeout_s: Seconds to wait at most.
+            on_wait: Called every few seconds of waiting with the seconds waited so far.
+
+        Returns:
+            The plan, which is of no job; it counts every token but the last of each sequence as a target.
+
+        Raises:
+            PlannerUnavailableError: If there is no plan in time.
+            PlanFailedError: If the planner cannot plan the lengths.
+            InvalidPlanError: If the answer is not a plan, or one of a job.
+        """
+        request = pb.SolvePlanRequest(
+            profile=profile_to_proto(profile),
+            options=pb.PlanOptions(policy=policy, max_slice_count=max_slice_count),
+            lengths_tokens=lengths_tokens,
+        )
+        response: pb.SolvePlanResponse = self._call("SolvePlan", request, timeout_s, PlanFailedError, on_wait)
+        plan = plan_from_proto(response.plan)
+        check_identity(plan, "", 0, 0)
+        return plan
+
     def report_step(self, step: int, report: RankReport, *, on_wait: Callable[[float], None] | None = None) -> None:
         """Hand in what this rank measured.
 

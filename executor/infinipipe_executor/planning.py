@@ -11,12 +11,13 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from infinipipe_contract.codec import plan_from_json, plan_to_json
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile, extrapolation
 from infinipipe_contract.simulate import Timeline, simulate
 from infinipipe_contract.validate import validate
-from infinipipe_executor.config import RunConfig
+from infinipipe_executor.config import PlannerConfig, RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PeerLostError, PlanError
 from infinipipe_executor.log_prefix import note
@@ -24,6 +25,9 @@ from infinipipe_executor.plan_client import PlanClient, PlannerRefusedError, Pla
 from infinipipe_executor.stop import StopRequestedError, StopSignal
 
 logger = logging.getLogger(__name__)
+
+# Seconds after which a rank that waits for what rank 0 hands on looks whether the run is to end.
+HANDED_ON_S = 5.0
 
 
 class Planning:
@@ -35,17 +39,34 @@ class Planning:
         profile: Cost model that plans are checked with.
         wait_timeout_s: Longest wait for one plan.
         stop: What ends a wait before its time.
+        options: How lengths are planned that are no step of the job; the job knows it of its steps.
+        store: The store of this start of the job, through which rank 0 hands such plans on; None for a single rank.
     """
 
     def __init__(
-        self, client: PlanClient, rank: int, profile: Profile, wait_timeout_s: float, stop: StopSignal | None = None
+        self,
+        client: PlanClient,
+        rank: int,
+        profile: Profile,
+        wait_timeout_s: float,
+        stop: StopSignal | None = None,
+        *,
+        options: PlannerConfig | None = None,
+        store: Store | None = None,
     ) -> None:
         self._client = client
         self._rank = rank
         self._profile = profile
         self._wait_timeout_s = wait_timeout_s
         self._stop = stop or StopSignal()
+        self._options = options or PlannerConfig()
+        self._store = store
         self._has_warned = False
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self._rank
 
     def submit(self, step: int, batch: Batch) -> None:
         """Hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
@@ -100,6 +121,62 @@ class Planning:
             )
         return plan, time.monotonic() - started_s
 
+    def plan_held_out(self, index: int, batch: Batch) -> ExecutionPlan:
+        """Have a held-out batch planned (rank 0), hand the plan on to the other ranks, and check it.
+
+        Args:
+            index: Which of the held-out batches; each is planned once.
+            batch: The batch.
+
+        Raises:
+            PlannerUnavailableError: If there is no plan in time.
+            PlanFailedError: If the planner cannot plan the batch.
+            PlanError: If the plan is corrupt or does not fit the batch.
+            PeerLostError: If rank 0 has no plan in time.
+            StopRequestedError: If a rank was told to end meanwhile.
+        """
+        try:
+            plan = self._solve(index, batch) if self._rank == 0 else self._await_solved(index)
+            validate(plan, batch.lengths_tokens, self._profile)
+        except InvalidPlanError as error:
+            raise PlanError(
+                f"evaluation batch {index}: {error} (from the planner at {self._client.address})"
+            ) from error
+        return plan
+
+    def _solve(self, index: int, batch: Batch) -> ExecutionPlan:
+        def tell(waited_s: float) -> None:
+            self._stop.check()
+            logger.info("rank 0 waits %.0f s for the plan of evaluation batch %d", waited_s, index)
+
+        plan = self._client.solve_plan(
+            batch.lengths_tokens,
+            self._profile,
+            policy=self._options.policy,
+            max_slice_count=self._options.max_slice_count,
+            timeout_s=self._wait_timeout_s,
+            on_wait=tell,
+        )
+        if self._store is not None:
+            self._store.set(_held_out_key(index), plan_to_json(plan))
+        return plan
+
+    def _await_solved(self, index: int) -> ExecutionPlan:
+        assert self._store is not None, "several ranks share a store"
+        end_s, key = time.monotonic() + self._wait_timeout_s + HANDED_ON_S, _held_out_key(index)
+        while True:
+            self._stop.check()
+            try:
+                self._store.wait([key], timedelta(seconds=HANDED_ON_S))
+            except dist.DistStoreError as error:
+                if time.monotonic() < end_s:
+                    continue
+                raise PeerLostError(
+                    f"rank {self._rank} waited {self._wait_timeout_s:g} s for rank 0 to hand on the plan of evaluation "
+                    f"batch {index}"
+                ) from error
+            return plan_from_json(self._store.get(key).decode())
+
     def _warn_once(self, step: int, batch: Batch) -> None:
         """Say at the first batch that goes beyond what was measured that its times are a guess."""
         sentence = None if self._has_warned else extrapolation(self._profile, max(batch.lengths_tokens))
@@ -150,7 +227,11 @@ def open_planning(config: RunConfig, client: PlanClient, profile: Profile, store
         generation = _share_generation(rank, generation, planner.wait_timeout_s, store)
     client.join_job(config.job.name, generation)
     note(generation=generation)
-    return Planning(client, rank, profile, planner.wait_timeout_s, stop)
+    return Planning(client, rank, profile, planner.wait_timeout_s, stop, options=planner, store=store)
+
+
+def _held_out_key(index: int) -> str:
+    return f"infinipipe/evaluation-plan/{index}"
 
 
 def _share_generation(rank: int, generation: int, timeout_s: float, store: Store) -> int:

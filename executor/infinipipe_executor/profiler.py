@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from infinipipe_contract.cost_model import CostModel
-from infinipipe_contract.model_memory import held_kv_dim, logits_bytes, model_state_bytes, token_bytes
+from infinipipe_contract.model_memory import gathered_bytes, held_kv_dim, logits_bytes, model_state_bytes, token_bytes
 from infinipipe_contract.plan import (
     Action,
     ActionKind,
@@ -29,6 +29,7 @@ from infinipipe_contract.plan import (
 )
 from infinipipe_contract.profile import Cluster, ComputeCost, HeadCost, MemoryCost, ModelShape, Profile, check_profile
 from infinipipe_contract.stages import divide_layers
+from infinipipe_contract.working_memory import working_memory
 from infinipipe_executor.config import ClusterConfig
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.fit import Fit, PassSample, fit_compute_cost
@@ -165,6 +166,8 @@ def _base_profile(
 ) -> Profile:
     """Everything but the compute cost."""
     dp_size, pp_size, sp_size = mesh.dp_size, mesh.pp_size, mesh.sp_size
+    # The meter of the CPU sees neither gathered parameters nor temporaries, the allocator of CUDA sees all.
+    tells_all = mesh.device.type == "cuda"
     layout = f"pp{pp_size}-sp{sp_size}" if dp_size == 1 else f"dp{dp_size}-pp{pp_size}-sp{sp_size}"
     return Profile(
         name=f"measured-{cluster.device}-{layout}",
@@ -195,8 +198,14 @@ def _base_profile(
                     shards_gradients=cluster.shards_gradients,
                     stage_layers=stage_layers,
                 )
+                + (
+                    gathered_bytes(model.shape, pp_size, p, dtype_bytes, stage_layers=stage_layers)
+                    if tells_all
+                    else 0.0
+                )
                 for p in range(pp_size)
             ),
+            working=working_memory(model.shape, dtype_bytes, sp_size) if tells_all else None,
         ),
         layer_division=stage_layers,
     )
@@ -206,7 +215,10 @@ def _fitting_tokens(base: Profile) -> int:
     """Tokens whose activations fit into every stage at once, without recompute."""
     costs = CostModel(base)
     return min(
-        int((base.usable_memory_bytes - state_bytes) / costs.full_activation_bytes(1, p, keeps_kv=True))
+        int(
+            (base.usable_memory_bytes - state_bytes)
+            / (costs.full_activation_bytes(1, p, keeps_kv=True) + costs.working_bytes(1))
+        )
         for p, state_bytes in enumerate(base.memory.model_state_bytes)
     )
 

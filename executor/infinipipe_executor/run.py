@@ -8,17 +8,19 @@ import torch.distributed as dist
 
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.config import RunConfig
-from infinipipe_executor.data.corpus import open_corpus
+from infinipipe_executor.data.corpus import Corpus, open_corpus, open_evaluation_corpus
+from infinipipe_executor.evaluation import Evaluation
 from infinipipe_executor.measuring import DTYPES, measure_stage
 from infinipipe_executor.mesh import init_mesh, own_device
 from infinipipe_executor.metrics_sinks import Sinks, open_sinks
-from infinipipe_executor.model.config import check_layout
+from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
+from infinipipe_executor.parallel.warm_up import warm_up
 from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
-from infinipipe_executor.planning import open_planning
+from infinipipe_executor.planning import Planning, open_planning
 from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.resume import companions, describe_run, find_start, saved_profile
 from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
@@ -56,8 +58,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
     access = load_access(config.planner, planner_address, os.environ)
     given = None if measures else read_profile(config, model, dtype.itemsize)
     check_stage_layers(cluster, model, given)
-    corpus = open_corpus(data_of_model(config), model.vocab)
-    logger.info("%s", corpus.report)
+    corpus, held_out = _open_corpora(config, model)
     division = divide_stages(cluster, model, given, corpus.mean_attended_tokens)
     logger.info("%s", division)
 
@@ -66,6 +67,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
+        warm_up(mesh, cluster.collective_timeout_s)
         logger.info("attention: %s", choose_backend(mesh.device).description)
         logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         # Waits for the slowest disk, and is used by a thread of its own while training goes on.
@@ -96,7 +98,16 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
             )
         sinks = open_sinks(config.metrics, config.job.name, first_step) if mesh.rank == 0 else Sinks([])
         trainer = Trainer(
-            config, mesh, stage, corpus, planning, host_group, checkpoints=checkpoints, stop=stop, sinks=sinks
+            config,
+            mesh,
+            stage,
+            corpus,
+            planning,
+            host_group,
+            checkpoints=checkpoints,
+            stop=stop,
+            sinks=sinks,
+            evaluation=_prepare_evaluation(config, held_out, planning, host_group, stop),
         )
         if found is not None:
             trainer.resume(*found, file_group)
@@ -105,6 +116,23 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         sinks.close()
         dist.destroy_process_group()
         return is_done
+
+
+def _open_corpora(config: RunConfig, model: ModelConfig) -> tuple[Corpus, Corpus | None]:
+    """Open what is trained on and what is held out, and tell what became of either."""
+    data = data_of_model(config)
+    corpus, held_out = open_corpus(data, model.vocab), open_evaluation_corpus(data, model.vocab)
+    for opened in filter(None, (corpus, held_out)):
+        logger.info("%s", opened.report)
+    return corpus, held_out
+
+
+def _prepare_evaluation(
+    config: RunConfig, held_out: Corpus | None, planning: Planning, host_group: dist.ProcessGroup, stop: StopSignal
+) -> Evaluation | None:
+    if config.evaluation is None or held_out is None:
+        return None
+    return Evaluation(config.evaluation, held_out, config.data.sequences_per_batch, planning, host_group, stop)
 
 
 def _open_cpu_group(timeout_s: float) -> dist.ProcessGroup:

@@ -1,8 +1,8 @@
 """The trainer: one training step after another on this rank. Start reading here.
 
 A step: take the plan that was made while the step before ran, hand in the batch of the step after, make sure that all
-ranks hold the same plan and batch, run the plan, clip, update, tell, and save when it is time to. A run that is told to
-end does so before a step, on all ranks at the same one.
+ranks hold the same plan and batch, run the plan, clip, update, tell; save and evaluate when it is time to. A run that
+is told to end does so before a step, on all ranks at the same one.
 """
 
 import hashlib
@@ -23,21 +23,32 @@ from infinipipe_executor.checkpoint_files import RunFacts
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.checkpoint_state import load_state
 from infinipipe_executor.config import RunConfig
+from infinipipe_executor.cuda_memory import describe_memory
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import Corpus
 from infinipipe_executor.data.sampler import BatchSampler
 from infinipipe_executor.device_peak import device_peak_flops
 from infinipipe_executor.errors import CheckpointError, DivergedError
+from infinipipe_executor.evaluation import Evaluation
 from infinipipe_executor.mesh import Mesh
-from infinipipe_executor.metrics import MeasuredStep, bubble_ratio, sequence_lengths, step_line, step_scalars
+from infinipipe_executor.metrics import (
+    MeasuredStep,
+    bubble_ratio,
+    evaluation_line,
+    evaluation_scalars,
+    sequence_lengths,
+    step_line,
+    step_scalars,
+)
 from infinipipe_executor.metrics_sinks import Sinks
 from infinipipe_executor.model.stage import Stage
-from infinipipe_executor.optimizer import build_optimizer
+from infinipipe_executor.optimizer import build_optimizer, set_learning_rate
 from infinipipe_executor.parallel.grad_norm import clip_gradients
 from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.pipeline.runner import StepResult, StepRunner
 from infinipipe_executor.plan_client import ActionMeasurement, RankReport
 from infinipipe_executor.planning import Planning
+from infinipipe_executor.schedule import learning_rate
 from infinipipe_executor.step_errors import PassSeconds, StepErrors, pass_seconds
 from infinipipe_executor.stop import StopRequestedError, StopSignal
 
@@ -59,6 +70,7 @@ class Trainer:
         checkpoints: Where the run is saved; None saves nothing.
         stop: How this rank is told to end.
         sinks: Where rank 0 writes metrics.
+        evaluation: Evaluates held-out data; None evaluates nothing.
     """
 
     def __init__(
@@ -73,6 +85,7 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         stop: StopSignal | None = None,
         sinks: Sinks | None = None,
+        evaluation: Evaluation | None = None,
     ) -> None:
         self._config = config
         self._mesh = mesh
@@ -83,9 +96,12 @@ class Trainer:
         self._checkpoints = checkpoints
         self._stop = stop or StopSignal()
         self._sinks = sinks or Sinks([])
+        self._evaluation = evaluation
         self._first_step = 0
         self._sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
-        self._runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
+        self._runner = StepRunner(
+            stage, mesh, shards_gradients=config.cluster.shards_gradients, z_loss=config.optimizer.z_loss
+        )
         self._optimizer = build_optimizer(stage, config.optimizer)
         self._errors = StepErrors(mesh.pp_size, mesh.sp_size)
         self._peak_flops = device_peak_flops(mesh.device, stage.dtype, config.cluster.device_peak_tflops)
@@ -124,8 +140,11 @@ class Trainer:
                 self._say_errors()
                 self._say_ended(step)
                 return False
-            self._save_if_due(step + 1)
-        self._save_last(steps)
+            if step + 1 < steps:
+                self._save_if_due(step + 1)
+            else:
+                self._save_last(steps)
+            self._evaluate_if_due(step)
         self._say_errors()
         return True
 
@@ -155,6 +174,7 @@ class Trainer:
         result = self._runner.run(plan, batch)
         grad_norm = clip_gradients(self._stage, self._mesh, self._config.optimizer.max_grad_norm)
         _check_finite(step, result.loss, grad_norm)
+        set_learning_rate(self._optimizer, learning_rate(self._config.optimizer, step, self._config.job.steps))
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._tell(step, plan, result, grad_norm, wait_s, started_s)
@@ -189,6 +209,16 @@ class Trainer:
             return self._planning.fetch(step, batch)
         except StopRequestedError:
             return None, 0.0
+
+    def _evaluate_if_due(self, step: int) -> None:
+        """Evaluate behind a step when it is time to, and tell; a run that is told to end meanwhile has no result."""
+        steps = self._config.job.steps
+        if self._evaluation is None or not self._evaluation.is_due(step + 1, steps):
+            return
+        measured = self._evaluation.run(step, self._runner)
+        if measured is not None and self._mesh.rank == 0:
+            self._sinks.put(step, evaluation_scalars(measured))
+            logger.info("%s", evaluation_line(step, steps, measured))
 
     def _save_if_due(self, step: int) -> None:
         """Start to save the state behind ``step`` steps when it is time to, and tell about a save that is over."""
@@ -235,6 +265,7 @@ class Trainer:
             self._errors.add(self._planning.replay(plan), makespan_s, [PassSeconds(*row[3:]) for row in rows])
             measured = MeasuredStep(
                 loss=result.loss,
+                z_loss=result.z_loss,
                 grad_norm=grad_norm,
                 makespan_s=makespan_s,
                 bubble_ratio=bubble_ratio([busy for busy, *_ in rows], makespan_s),
@@ -248,6 +279,8 @@ class Trainer:
             )
             self._sinks.put(step, step_scalars(plan, measured))
             logger.info("%s", step_line(step, self._config.job.steps, plan, measured))
+            if self._mesh.device.type == "cuda":
+                logger.info("%s", describe_memory(self._mesh.device))
         self._planning.report(step, self._report(result, busy_s, wait_s))
 
     def _report(self, result: StepResult, busy_s: float, wait_s: float) -> RankReport:

@@ -98,7 +98,7 @@ class SolverPool:
         self._tell_availability = tell
 
     def on_restart(self, tell: Callable[[str], None]) -> None:
-        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted, or ray (all are)."""
+        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted; ray for all."""
         self._tell_restart = tell
 
     async def solve(

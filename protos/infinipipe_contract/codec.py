@@ -40,6 +40,7 @@ from infinipipe_contract.profile import (
     Profile,
     check_profile,
 )
+from infinipipe_contract.working_memory import WorkingMemory
 
 ACTION_KIND_TO_PROTO: Mapping[ActionKind, plan_pb2.ActionKind] = {
     ActionKind.FORWARD: plan_pb2.ACTION_KIND_FORWARD,
@@ -178,6 +179,7 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
             token_bytes=profile.memory.token_bytes,
             logits_bytes=profile.memory.logits_bytes,
             model_state_bytes=profile.memory.model_state_bytes,
+            working=_working_to_proto(profile.memory.working),
         ),
         nodes=None if profile.nodes is None else profile_pb2.NodeLinks(**dataclasses.asdict(profile.nodes)),
         stage_layers=profile.layer_division,
@@ -217,7 +219,12 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
         all2all=LinkCost(message.all2all.bandwidth_bytes_per_s, message.all2all.latency_s),
         p2p=LinkCost(message.p2p.bandwidth_bytes_per_s, message.p2p.latency_s),
         param_gather_s=tuple(message.param_gather_s),
-        memory=MemoryCost(memory.token_bytes, memory.logits_bytes, tuple(memory.model_state_bytes)),
+        memory=MemoryCost(
+            memory.token_bytes,
+            memory.logits_bytes,
+            tuple(memory.model_state_bytes),
+            _working_from_proto(memory.working) if memory.HasField("working") else None,
+        ),
         nodes=_nodes_from_proto(message.nodes) if message.HasField("nodes") else None,
         layer_division=tuple(message.stage_layers) or None,
         head=HeadCost(message.head.forward_s_per_token, message.head.backward_s_per_token),
@@ -313,6 +320,21 @@ def _compute_from_proto(message: profile_pb2.ComputeCost) -> ComputeCost:
 
 def _link_to_proto(link: LinkCost) -> profile_pb2.LinkCost:
     return profile_pb2.LinkCost(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s)
+
+
+def _working_to_proto(working: WorkingMemory | None) -> profile_pb2.WorkingMemory | None:
+    return None if working is None else profile_pb2.WorkingMemory(**dataclasses.asdict(working))
+
+
+def _working_from_proto(message: profile_pb2.WorkingMemory) -> WorkingMemory:
+    return WorkingMemory(
+        message.chunk_token_bytes,
+        message.forward_token_bytes,
+        message.recompute_token_bytes,
+        message.backward_token_bytes,
+        message.context_token_bytes,
+        message.kv_gradient_bytes,
+    )
 
 
 def _nodes_from_proto(message: profile_pb2.NodeLinks) -> NodeLinks:

@@ -90,11 +90,31 @@ class CostModel:
         profile, model, memory = self.profile, self.profile.model, self.profile.memory
         per_token = memory.token_bytes / profile.device_count
         if keeps_kv:
-            per_token += 2 * model.dtype_bytes * model.layers * model.kv_dim / profile.device_count
+            element_bytes = model.dtype_bytes if memory.working is None else memory.working.kv_gradient_bytes
+            per_token += 2 * element_bytes * model.layers * model.kv_dim / profile.device_count
         per_token *= self.stage_shares[stage_index]
+        if memory.working is not None:
+            per_token += memory.working.chunk_token_bytes / profile.cluster.sp_size
         if stage_index == profile.cluster.pp_size - 1:
             per_token += memory.logits_bytes / profile.cluster.sp_size
         return per_token * tokens
+
+    def working_bytes(self, tokens: float) -> float:
+        """Most that any pass of a chunk needs while it runs, beside all that is held before it; 0 as in the paper.
+
+        A plan that leaves this room for its largest chunk holds whatever its recompute counts: it is the memory of a
+        layer that is recomputed whole, and of its backward pass.
+        """
+        profile = self.profile
+        working = profile.memory.working
+        if working is None:
+            return 0.0
+        layer_bytes = profile.memory.token_bytes / profile.model.layers
+        backward_bytes = layer_bytes + working.backward_token_bytes
+        most_bytes = max(
+            backward_bytes, working.forward_token_bytes, working.recompute_token_bytes, working.context_token_bytes
+        )
+        return most_bytes * tokens / profile.cluster.sp_size
 
     def saved_bytes_per_layer(self, tokens: float, *, keeps_kv: bool) -> float:
         """Bytes that recomputing one layer of a chunk saves (F[k] of Alg. 2, from Eqs. 9 and 10).

@@ -4,11 +4,13 @@ Its JSON form is a file that people exchange; ``codec`` reads and writes it. ``c
 no sense before anything is computed with them.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from infinipipe_contract.errors import InvalidProfileError
 from infinipipe_contract.stages import divide_layers
+from infinipipe_contract.working_memory import WorkingMemory
 
 # Beyond these no model and no machine is meant, and products of what is computed from them would overflow.
 MAX_STAGES = 1_024
@@ -112,11 +114,13 @@ class MemoryCost:
         token_bytes: Activation bytes of one token over all layers, not divided among devices (paper: M_token).
         logits_bytes: Bytes of one token's logits on the last stage, not divided (paper: M_logits).
         model_state_bytes: Parameters, gradients and optimizer state of one device of each stage (paper: M_ms(p)).
+        working: What the paper leaves out; None counts none of it.
     """
 
     token_bytes: float
     logits_bytes: float
     model_state_bytes: tuple[float, ...]
+    working: WorkingMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,13 +284,20 @@ def check_profile(profile: Profile) -> None:
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
         _require_number(f"{name}.latency_s", link.latency_s, MAX_SECONDS)
         _require_bandwidth(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
-    _require_number("memory.token_bytes", memory.token_bytes, MAX_BYTES)
-    _require_number("memory.logits_bytes", memory.logits_bytes, MAX_BYTES)
+    _check_memory(memory)
     _require_number("cluster.device_memory_bytes", cluster.device_memory_bytes, MAX_BYTES)
     ratio = cluster.usable_memory_ratio
     _require(0 < ratio <= 1, "cluster.usable_memory_ratio", ratio, "in (0, 1]")
     if profile.nodes is not None:
         _check_nodes(profile.nodes, profile.device_count)
+
+
+def _check_memory(memory: MemoryCost) -> None:
+    _require_number("memory.token_bytes", memory.token_bytes, MAX_BYTES)
+    _require_number("memory.logits_bytes", memory.logits_bytes, MAX_BYTES)
+    if memory.working is not None:
+        for key, value in dataclasses.asdict(memory.working).items():
+            _require_number(f"memory.working.{key}", value, MAX_BYTES)
 
 
 def _check_division(stage_layers: tuple[int, ...], layers: int, pp_size: int) -> None:

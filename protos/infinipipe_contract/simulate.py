@@ -2,8 +2,8 @@
 
 Each stage runs its actions in the listed order, over all pipelines of its replica without a barrier; an action starts
 when the stage is free and its message is there. Replicas run side by side and exchange nothing until all have ended:
-the sum of their gradients, which costs every plan the same, is left out as the optimizer's step is. Memory is counted
-after each forward pass (paper, Eqs. 6 to 8).
+the sum of their gradients, which costs every plan the same, is left out as the optimizer's step is. Memory is that of
+``memory_replay``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.errors import InvalidPlanError
+from infinipipe_contract.memory_replay import MemoryPass, replay_memory
 from infinipipe_contract.plan import ActionKind, ChunkId, Estimate, Pipeline, StageEstimate, kept_chunks
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.text import name_stage
@@ -36,7 +37,7 @@ class StageTimeline:
         stage_index: Stage of the pipeline, from 0.
         spans: Actions in the order they run.
         memory_bytes: Bytes in use on one device after each action, beside ``spans``; model states included.
-        peak_bytes: Largest of them; the model states alone where the replica has no pipeline.
+        peak_bytes: Most at any moment; the model states alone where the replica has no pipeline.
     """
 
     replica_index: int
@@ -60,12 +61,13 @@ class Timeline:
 
 
 class _Pass(NamedTuple):
-    """One action with its price: seconds, the recompute part of them, bytes held from forward to backward."""
+    """One action with its price: seconds, the recompute part of them and its layers, bytes from forward to backward."""
 
     kind: ActionKind
     chunk_id: ChunkId
     cost_s: float
     recompute_s: float
+    recompute_layer_count: int
     held_bytes: float
     transfer_s: float
 
@@ -168,7 +170,7 @@ def _replay_replica(
     replica_index: int, pipelines: Sequence[tuple[Pipeline, Sequence[_PricedChunk]]], costs: CostModel
 ) -> list[StageTimeline]:
     """Replay the pipelines of one replica, each beside its priced chunks."""
-    cluster, state_bytes = costs.profile.cluster, costs.profile.memory.model_state_bytes
+    cluster = costs.profile.cluster
     passes = [_price_stage(pipelines, stage_index, costs) for stage_index in range(cluster.pp_size)]
     spans = _replay(passes)
     waiting = [
@@ -179,8 +181,10 @@ def _replay_replica(
     if waiting:
         raise InvalidPlanError([f"deadlock: {', '.join(waiting)}"])
     stages = []
+    by_index = {chunks[0].chunk_id.pipeline_index: pipeline for pipeline, chunks in pipelines if chunks}
     for stage_index, (done, todo) in enumerate(zip(spans, passes, strict=True)):
-        memory_bytes, peak_bytes = _memory_over_time(todo, state_bytes[stage_index])
+        memory_passes = [MemoryPass(p.kind, p.chunk_id, p.recompute_layer_count, p.held_bytes) for p in todo]
+        memory_bytes, peak_bytes = replay_memory(memory_passes, by_index, costs, stage_index)
         stages.append(StageTimeline(replica_index, stage_index, tuple(done), memory_bytes, peak_bytes))
     return stages
 
@@ -208,7 +212,7 @@ def _price_stage(
             held_bytes = costs.activation_bytes(
                 chunk.token_count, stage_index, keeps_kv=chunk.keeps_kv, recompute_layer_count=layers
             )
-            passes.append(_Pass(kind, chunk.chunk_id, cost_s, recompute_s, held_bytes, chunk.transfer_s))
+            passes.append(_Pass(kind, chunk.chunk_id, cost_s, recompute_s, layers, held_bytes, chunk.transfer_s))
     return passes
 
 
@@ -247,14 +251,3 @@ def _ready_s(this: _Pass, stage_index: int, ended: Sequence[dict[tuple[ActionKin
     else:
         produced_s = ended[stage_index + 1].get((this.kind, this.chunk_id))
     return None if produced_s is None else produced_s + this.transfer_s
-
-
-def _memory_over_time(passes: Sequence[_Pass], model_state_bytes: float) -> tuple[tuple[float, ...], float]:
-    """Add up the bytes in use after every action, and find the most."""
-    live_bytes = peak_bytes = model_state_bytes
-    after = []
-    for this in passes:
-        live_bytes += this.held_bytes if this.kind is ActionKind.FORWARD else -this.held_bytes
-        peak_bytes = max(peak_bytes, live_bytes)
-        after.append(live_bytes)
-    return tuple(after), peak_bytes

@@ -20,9 +20,9 @@ from support_executor.reference import reference_step
 pytestmark = pytest.mark.e2e
 
 STEP_LINE = re.compile(
-    r"^step +(\d+) of 8  loss (\d+\.\d{4})  grad norm \d+\.\d{3}  tokens \d+  chunks \d+b/\d+s/\d+h  K \d+"
-    r"  pipelines \d+  recompute \d+ layers  predicted \d+\.\d\d s  measured \d+\.\d\d s  bubble \d+%/\d+%"
-    r"  plan wait \d+\.\d s  \d+ tokens/s  \S+ TFLOP/s a device$",
+    r"^step +(\d+) of 8  loss (\d+\.\d{4})  grad norm \d+\.\d{3}  learning rate 1\.00e-02  tokens \d+"
+    r"  chunks \d+b/\d+s/\d+h  K \d+  pipelines \d+  recompute \d+ layers  predicted \d+\.\d\d s  measured \d+\.\d\d s"
+    r"  bubble \d+%/\d+%  plan wait \d+\.\d s  \d+ tokens/s  \S+ TFLOP/s a device$",
     re.MULTILINE,
 )
 
@@ -72,7 +72,12 @@ def test_two_replicas_train_on_text_like_one_process_would(tmp_path: Path, seque
 
 
 def test_two_stages_of_two_ranks_train_on_text_like_one_process_would(tmp_path: Path) -> None:
-    config = write_run(tmp_path, changes={"job": {"steps": 8}, "planner": {"profile": "measure"}})
+    # 24 held-out sequences: a batch of 6 for every evaluation, and one of 4.
+    held_out: Sections = {
+        "data": {"evaluation_corpus": "texts"},
+        "evaluation": {"every_steps": 5, "sequences": 10},
+    }
+    config = write_run(tmp_path, changes={"job": {"steps": 8}, "planner": {"profile": "measure"}, **held_out})
 
     with planner_process() as address:
         ended = torchrun(config, address, ranks=4, module=("support_e2e.recording_worker", str(tmp_path)))
@@ -87,6 +92,9 @@ def test_two_stages_of_two_ranks_train_on_text_like_one_process_would(tmp_path: 
     assert [int(step) for step, _ in lines] == list(range(8)), ended.output
     losses = [float(loss) for _, loss in lines]
     assert losses[-1] < 0.7 * losses[0]
+    evaluations = re.findall(r"^step +(\d+) of 8  evaluation loss (\d\.\d{4})", ended.output, re.MULTILINE)
+    assert [int(step) for step, _ in evaluations] == [4, 7]
+    assert float(evaluations[1][1]) < float(evaluations[0][1]) < losses[0]
     assert "24 documents, 0 skipped; 3 longer than 128 tokens, truncated" in ended.output
     assert "passes not seen by the fit are off by" in ended.output
     assert ended.output.count("attention: torch's flash kernel for the CPU") == 1, ended.output

@@ -38,6 +38,7 @@ class LocalPlanner(PlanClient):
         super().__init__("127.0.0.1:1")
         self.asked: list[tuple[str, int]] = []
         self.reports: list[RankReport] = []
+        self.held_out_options = PlanOptions()
         self._profile = profile
         self._batches: dict[int, tuple[Sequence[int], int | None]] = {}
 
@@ -60,6 +61,10 @@ class LocalPlanner(PlanClient):
             step=step,
             target_token_count=target_count,
         )
+
+    def solve_plan(self, lengths_tokens: Sequence[int], profile: Profile, **_: Any) -> ExecutionPlan:
+        self.asked.append(("solve", len(lengths_tokens)))
+        return solve_plan(lengths_tokens, profile, self.held_out_options)
 
     def report_step(self, step: int, report: RankReport, **_: Any) -> None:
         self.asked.append(("report", step))

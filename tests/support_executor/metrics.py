@@ -17,6 +17,7 @@ F, B = ActionKind.FORWARD, ActionKind.BACKWARD
 
 MEASURED = MeasuredStep(
     loss=3.14159,
+    z_loss=0.0,
     grad_norm=0.5,
     makespan_s=2.5,
     bubble_ratio=0.3,

@@ -150,13 +150,15 @@ def count_collectives(
     step_runner = StepRunner(
         build_stage(config, mesh, dtype=torch.float64, seed=SEED), mesh, shards_gradients=shards_gradients
     )
-    counter = _CollectiveCounter()
+    counter = CollectiveCounter()
     with counter:
         step_runner.run(plan, batch)
     return counter.counts
 
 
-class _CollectiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
+class CollectiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
+    """Counts collectives and messages by name."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch
         self.counts: Counter[str] = Counter()

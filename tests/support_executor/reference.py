@@ -37,10 +37,11 @@ LEARNING_RATE, MAX_NORM = 1e-3, 1.0
 
 @dataclass(frozen=True)
 class ReferenceStep:
-    """Loss and gradients by name."""
+    """Cross-entropy and gradients by name; the gradients are those of the z-loss, too, which is told apart."""
 
     loss: float
     gradients: dict[str, Tensor]
+    z_loss: float = 0.0
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -94,12 +95,15 @@ def reference_logits(config: ModelConfig, weights: Weights, token_ids: Tensor) -
     return _norm(x, weights["norm.weight"], config) @ head.T
 
 
-def reference_step(config: ModelConfig, seed: int, batch: Batch, dtype: torch.dtype = torch.float64) -> ReferenceStep:
+def reference_step(
+    config: ModelConfig, seed: int, batch: Batch, dtype: torch.dtype = torch.float64, *, z_loss: float = 0.0
+) -> ReferenceStep:
     """Run a whole batch; the loss is the sum over all targets divided by their number."""
     weights = make_weights(config, seed, dtype)
     loss = _loss(config, weights, batch)
-    gradients: Sequence[Tensor] = torch.autograd.grad(loss, list(weights.values()))
-    return ReferenceStep(loss.item(), dict(zip(weights, gradients, strict=True)))
+    z_part = z_loss * _mean_squared_lse(config, weights, batch) if z_loss else loss.new_zeros(())
+    gradients: Sequence[Tensor] = torch.autograd.grad(loss + z_part, list(weights.values()))
+    return ReferenceStep(loss.item(), dict(zip(weights, gradients, strict=True)), z_part.item())
 
 
 def _loss(config: ModelConfig, weights: Weights, batch: Batch) -> Tensor:
@@ -113,6 +117,14 @@ def _loss(config: ModelConfig, weights: Weights, batch: Batch) -> Tensor:
         for sequence in batch.sequences
     ]
     return torch.stack(losses).sum() / max(1, batch.target_token_count)
+
+
+def _mean_squared_lse(config: ModelConfig, weights: Weights, batch: Batch) -> Tensor:
+    squares = [
+        torch.logsumexp(reference_logits(config, weights, sequence.token_ids), -1)[sequence.target_ids != -100] ** 2
+        for sequence in batch.sequences
+    ]
+    return torch.cat(squares).sum() / batch.target_token_count
 
 
 def reference_training(config: ModelConfig, seed: int, batch: Batch, count: int) -> list[tuple[float, float]]:

@@ -4,6 +4,7 @@ from infinipipe_executor.config.address import check_address
 from infinipipe_executor.config.checkpoint import CheckpointConfig
 from infinipipe_executor.config.cluster import ClusterConfig
 from infinipipe_executor.config.data import DataConfig
+from infinipipe_executor.config.evaluation import EvaluationConfig
 from infinipipe_executor.config.file import load_config
 from infinipipe_executor.config.job import JobConfig
 from infinipipe_executor.config.metrics import MetricsConfig
@@ -17,6 +18,7 @@ __all__ = [
     "CheckpointConfig",
     "ClusterConfig",
     "DataConfig",
+    "EvaluationConfig",
     "JobConfig",
     "MetricsConfig",
     "ModelSection",

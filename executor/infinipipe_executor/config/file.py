@@ -52,8 +52,6 @@ def _resolve_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
             return folder / value
         if isinstance(value, str) and (section, key) == ("planner", "profile") and value != "measure":
             return str(folder / value)
-        if isinstance(value, str) and section == "planner" and key in ("tls_ca", "tls_cert", "tls_key", "token_file"):
-            return folder / value
         return value
 
     return {

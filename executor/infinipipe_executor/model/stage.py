@@ -79,7 +79,8 @@ class Stage(nn.Module):
             chunk_pass: The chunk.
 
         Returns:
-            Activations ``[tokens, hidden]``; on the last stage the loss: a scalar, this rank's part of the job's.
+            Activations ``[tokens, hidden]``; on the last stage the loss, z-loss included: a scalar, this rank's part of
+            the job's.
         """
         if self.is_first and self.embedding is not None:
             x = self.embedding(x)
@@ -91,7 +92,14 @@ class Stage(nn.Module):
                 x = layer(x, chunk_pass)
         if self.norm is None:
             return x
-        return cross_entropy_(self._logits(self.norm(x)), chunk_pass.target_ids, chunk_pass.loss_scale, IGNORE_TARGET)
+        return cross_entropy_(
+            self._logits(self.norm(x)),
+            chunk_pass.target_ids,
+            chunk_pass.loss_scale,
+            IGNORE_TARGET,
+            z_loss=chunk_pass.z_loss,
+            z_sum=chunk_pass.z_sum,
+        )
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.head is not None:
@@ -158,6 +166,21 @@ def reduce_in_next_backward(stage: Stage, *, reduces: bool) -> None:
     stage.set_requires_gradient_sync(reduces)
 
 
+def gather_ahead(stage: Stage, *, backward: bool) -> None:
+    """Start to gather what the next pass needs first; it goes on while the stage waits for the chunk's message.
+
+    That is one layer and what lies outside of the layers: less than a pass holds at any time.
+
+    Args:
+        stage: From ``build_stage``; it has run forward before.
+        backward: Whether the next pass is a backward pass, which starts with the last layer.
+    """
+    layers = list(stage.layers.values())
+    for module in (stage, layers[-1] if backward else layers[0]):
+        assert isinstance(module, FSDPModule), "the stage is sharded"
+        module.unshard(async_op=True)
+
+
 def check_device(config: ModelConfig, device_type: str, dtype: torch.dtype) -> None:
     """Refuse what attention on a device does not take.
 
@@ -196,15 +219,30 @@ def _shard(stage: Stage, mesh: Mesh, dtype: torch.dtype, state_dtype: torch.dtyp
         param_dtype=dtype if dtype != state_dtype else None,
         reduce_dtype=state_dtype if dtype != state_dtype else None,
     )
-    for layer in stage.layers.values():
+    layers = [
         fully_shard(layer, mesh=sp_mesh, reshard_after_forward=True, mp_policy=policy)
-    fully_shard(stage, mesh=sp_mesh, reshard_after_forward=True, mp_policy=policy)
+        for layer in stage.layers.values()
+    ]
+    _prefetch_in_order(fully_shard(stage, mesh=sp_mesh, reshard_after_forward=True, mp_policy=policy), layers)
     for module in stage.modules():
         if isinstance(
             module, FSDPModule
         ):  # neither setting reaches the modules below: on the root alone, layers average
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def _prefetch_in_order(stage: FSDPModule, layers: list[FSDPModule]) -> None:
+    """While one layer computes, gather the next one, and no other; ``gathered_bytes`` of the contract counts two.
+
+    Left alone, the sharding goes by the order in which layers last ran, which is not the order of passes where several
+    chunks are on their way. What lies outside of the layers is gathered throughout a pass, so behind the last layer
+    there is nothing left to gather.
+    """
+    modules = [stage, *layers]
+    for index, module in enumerate(modules):
+        module.set_modules_to_forward_prefetch(modules[index + 1 : index + 2])
+        module.set_modules_to_backward_prefetch([modules[index - 1]])
 
 
 def _fill(parameter: nn.Parameter, value: Tensor) -> None:

@@ -1,19 +1,52 @@
 """Messages between neighbouring stages.
 
 Every directed edge (activations one way, gradients the other) is a channel with a process group of its own, so
-messages of one channel pair up in order by construction, whatever the order among channels. Sends never wait: the
-message is kept until it has left, at the latest at the end of the step.
+messages of one channel pair up in order by construction, whatever the order among channels. On CUDA a group has a
+communicator and a stream of its own, so a message never queues behind one of another channel.
+
+Nothing here waits for a peer but ``PostedReceive.wait`` and ``Channel.flush``. On CUDA, waiting stops the stream that
+computes, not this process: a send or a receive starts behind what that stream was given before, and what the stream is
+given after a wait starts behind the message. Buffers are held until they were waited for, so they go back to the
+allocator in the order of that one stream, and no other stream need be recorded on them.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from infinipipe_executor.parallel.groups import open_group
+
+
+class PostedReceive(NamedTuple):
+    """A receive that was started.
+
+    Attributes:
+        message: Where the message arrives.
+        work: The transport's own; None for a message without rows, which nobody sends.
+    """
+
+    message: Tensor
+    work: dist.Work | None
+
+    def wait(self) -> Tensor:
+        """Wait for the message."""
+        if self.work is not None:
+            self.work.wait()
+        return self.message
+
+
+class _Sent(NamedTuple):
+    """A message that may not have left: its number since the last flush, its work and, until then, its tensor."""
+
+    number: int
+    work: dist.Work
+    message: Tensor
 
 
 @dataclass
@@ -29,40 +62,59 @@ class Channel:
     group: dist.ProcessGroup
     peer_rank: int
     message_count: int = 0
-    _pending: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
+    _next_number: int = 0
+    _pending: deque[_Sent] = field(default_factory=deque)
 
     def send(self, message: Tensor) -> None:
         """Start to send a message; a message without rows is not sent, and its receiver knows."""
+        number, self._next_number = self._next_number, self._next_number + 1
         if not message.numel():
             return
-        self._drop_sent()
+        while self._pending and self._pending[0].work.is_completed():
+            self._let_go()
         contiguous = message.contiguous()
         work = dist.isend(contiguous, self.peer_rank, group=self.group)
         assert work is not None, "this rank is an end of the channel"
-        self._pending.append((work, contiguous))
+        self._pending.append(_Sent(number, work, contiguous))
         self.message_count += 1
+
+    def post_receive(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> PostedReceive:
+        """Start to receive the next message, whose shape the plan tells; whoever posts it waits for it."""
+        message = torch.empty(shape, dtype=dtype, device=device)
+        if not message.numel():
+            return PostedReceive(message, None)
+        work = dist.irecv(message, self.peer_rank, group=self.group)
+        assert work is not None, "this rank is an end of the channel"
+        self.message_count += 1
+        return PostedReceive(message, work)
 
     def receive(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Wait for the next message, whose shape the plan tells."""
-        message = torch.empty(shape, dtype=dtype, device=device)
-        if not message.numel():
-            return message
-        work = dist.irecv(message, self.peer_rank, group=self.group)
-        assert work is not None, "this rank is an end of the channel"
-        work.wait()
-        self.message_count += 1
-        return message
+        return self.post_receive(shape, dtype, device).wait()
+
+    def let_go(self, arrived_count: int) -> None:
+        """Let go of messages of which it is certain that they have arrived.
+
+        It is for the caller to know (``message_order.arrived_before``); then this waits for nobody, and stages cannot
+        wait for each other for ever, as they could if a send waited as soon as some number of messages is on its way.
+        Some backends (gloo) know that a message has left only when they wait for it, so asking is not enough; on CUDA
+        this process may have planned far ahead of the device, so that asking would not free anything either.
+
+        Args:
+            arrived_count: Messages that have arrived since the last flush, those without rows included.
+        """
+        while self._pending and self._pending[0].number < arrived_count:
+            self._let_go()
 
     def flush(self) -> None:
-        """Wait until every message has left."""
+        """Wait until every message has left; count from 0 again."""
         while self._pending:
-            work, _ = self._pending.pop(0)
-            work.wait()
+            self._let_go()
+        self._next_number = 0
 
-    def _drop_sent(self) -> None:
-        """Let go of the messages that have left; a backend may only know once it waits (gloo), then all stay."""
-        while self._pending and self._pending[0][0].is_completed():
-            self._pending.pop(0)[0].wait()
+    def _let_go(self) -> None:
+        oldest = self._pending.popleft()  # by name, so that its tensor outlives the wait
+        oldest.work.wait()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ class ChunkPass:
         recompute_layer_count: Layers to recompute in the backward pass, from the first.
         target_ids: Targets of this rank's tokens, int64 ``[tokens]``; read on the last stage only.
         loss_scale: Factor of the loss: one over the number of targets in the whole batch.
+        z_loss: Weight of the squared log-sum-exp of the logits; read on the last stage only.
+        z_sum: Scalar to which the last stage adds what the z-loss makes of its loss; None to tell nobody.
     """
 
     layout: ChunkLayout
@@ -34,3 +36,5 @@ class ChunkPass:
     recompute_layer_count: int
     target_ids: Tensor
     loss_scale: float
+    z_loss: float = 0.0
+    z_sum: Tensor | None = None

@@ -1,7 +1,7 @@
 """Runs one training step on one stage: walks the instructions of the plan, one small method for each kind.
 
 The runner decides nothing. Afterwards the gradients of the whole batch lie in the parameters, summed over chunks,
-ranks and replicas and divided by the number of targets once.
+ranks and replicas and divided by the number of targets once. An evaluation walks the forward half of the same list.
 """
 
 from contextlib import nullcontext
@@ -13,19 +13,20 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
-from infinipipe_contract.plan import ActionKind, ExecutionPlan
+from infinipipe_contract.plan import ActionKind, ChunkId, ExecutionPlan
 from infinipipe_contract.schedule import Instruction, InstructionKind, lower_stage
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PlanError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.rotary import rotary_table
-from infinipipe_executor.model.stage import Stage, reduce_in_next_backward
-from infinipipe_executor.parallel.channels import Channel
+from infinipipe_executor.model.stage import Stage, gather_ahead, reduce_in_next_backward
+from infinipipe_executor.parallel.channels import Channel, PostedReceive
 from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.parallel.replicas import sum_over_replicas
 from infinipipe_executor.parallel.tied import sum_tied_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
+from infinipipe_executor.pipeline.message_order import arrived_before, receives_to_post
 from infinipipe_executor.pipeline.saved_bytes import SavedBytes
 from infinipipe_executor.pipeline.step_state import InFlight, StepState, begin_step
 from infinipipe_executor.pipeline.stopwatch import MeasuredSpan
@@ -37,15 +38,20 @@ class StepResult:
     """What a step gave.
 
     Attributes:
-        loss: Sum of the losses of all targets of the batch, divided by their number; the same on every rank.
+        loss: Sum of the cross-entropies of all targets of the batch, divided by their number; the same on every rank.
+        z_loss: What the z-loss added to it in what was differentiated; the same on every rank.
         spans: Every pass of this stage with its measured time; none where this replica has no chunk.
         peak_bytes: Largest memory of this device during the step: on CUDA what the allocator saw; on the CPU
             parameters, gradients and the activations that autograd held.
     """
 
     loss: float
+    z_loss: float
     spans: list[MeasuredSpan]
     peak_bytes: float
+
+
+_FORWARD_KINDS = (InstructionKind.RECEIVE_ACTIVATION, InstructionKind.FORWARD, InstructionKind.SEND_ACTIVATION)
 
 
 class StepRunner:
@@ -56,14 +62,17 @@ class StepRunner:
         mesh: Where this rank stands.
         shards_gradients: Whether every backward pass divides its gradients among the ranks of the stage (zero3); else
             they are added up whole, and the last one of the step divides them (zero2).
+        z_loss: Weight of the squared log-sum-exp of the logits in what training minimises.
     """
 
-    def __init__(self, stage: Stage, mesh: Mesh, *, shards_gradients: bool = True) -> None:
+    def __init__(self, stage: Stage, mesh: Mesh, *, shards_gradients: bool = True, z_loss: float = 0.0) -> None:
         self._stage = stage
         self._mesh = mesh
         self._shards_gradients = shards_gradients
+        self._z_loss = z_loss
         self._attention = backend_for(mesh.device)
         self._saved = SavedBytes()
+        self._has_run = False
         self._methods = {
             InstructionKind.RECEIVE_ACTIVATION: self._receive_activation,
             InstructionKind.FORWARD: self._forward,
@@ -89,14 +98,19 @@ class StepRunner:
             PlanError: If the plan was made for another batch or mesh.
             PeerLostError: If another rank is gone; names the instruction.
         """
-        _check_fit(plan, batch, self._mesh)
+        _check_layout(plan, self._mesh)
+        _check_targets(plan, batch)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.zero_grad()
         self._begin_peak()
         instructions = lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank)
         state.backwards_left = sum(instruction.kind is InstructionKind.BACKWARD for instruction in instructions)
-        for instruction in instructions:
+        state.arrived_before = arrived_before(plan, self._mesh.pp_rank, self._mesh.dp_rank)
+        posts = receives_to_post(instructions)
+        for index, instruction in enumerate(instructions):
             with peers_watched(self._mesh.rank, _describe(plan.step, instruction)):
+                if index in posts:
+                    state.posted[posts[index]] = self._post(state, posts[index])
                 self._methods[instruction.kind](state, instruction)
         with peers_watched(self._mesh.rank, f"step {plan.step}, the sum of the gradients over the replicas"):
             sum_over_replicas(self._stage, self._mesh)
@@ -105,46 +119,125 @@ class StepRunner:
             sum_tied_gradients(self._stage, self._mesh)
             dist.all_reduce(state.loss)
         assert not state.in_flight, "every chunk ran backward"
-        assert not state.messages, "every message was used"
+        assert not state.messages and not state.posted, "every message was used"
         assert all(cache.is_empty for cache in state.caches.values()), "every slice ran backward"
         held_whole_gradients = bool(instructions) and not self._shards_gradients
-        return StepResult(state.loss.item(), state.stopwatch.read(), self._end_peak(whole=held_whole_gradients))
+        whole_loss, z_loss = state.loss.tolist()
+        peak_bytes = self._end_peak(whole=held_whole_gradients)
+        return StepResult(whole_loss - z_loss, z_loss, state.stopwatch.read(), peak_bytes)
+
+    @torch.no_grad()
+    def evaluate(self, plan: ExecutionPlan, batch: Batch) -> float:
+        """Run the forward passes of a plan alone: no dropout, no z-loss, no recompute; nothing of the model changes.
+
+        All stages run forwards in one order, so their messages pair up without the backward passes in between. What
+        the plan would keep for those is dropped at once; keys and values of a sequence go behind its last slice.
+
+        Args:
+            plan: A validated plan for as many stages as the mesh has, the same on every rank.
+            batch: The batch it was made for, the same on every rank.
+
+        Returns:
+            Sum of the cross-entropies of all targets; the same on every rank.
+
+        Raises:
+            PlanError: If the plan was made for another mesh.
+            PeerLostError: If another rank is gone; names the instruction.
+        """
+        _check_layout(plan, self._mesh)
+        state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
+        self._stage.eval()
+        instructions = [
+            one for one in lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank) if one.kind in _FORWARD_KINDS
+        ]
+        posts = receives_to_post(instructions)
+        for index, instruction in enumerate(instructions):
+            with peers_watched(self._mesh.rank, f"evaluation, {_name(instruction)}"):
+                if index in posts:
+                    state.posted[posts[index]] = self._post(state, posts[index])
+                if instruction.kind is InstructionKind.FORWARD:
+                    self._evaluate(state, instruction.chunk_id)
+                else:
+                    self._methods[instruction.kind](state, instruction)
+        self._stage.train()
+        with peers_watched(self._mesh.rank, "the end of an evaluation"):
+            self._mesh.channels.flush()
+            dist.all_reduce(state.loss)
+        assert not state.messages and not state.posted, "every message was used"
+        assert all(cache.is_empty for cache in state.caches.values()), "every sequence ran to its end"
+        return float(state.loss[0])
 
     def _receive_activation(self, state: StepState, instruction: Instruction) -> None:
-        state.messages[instruction.chunk_id] = self._receive(self._mesh.channels.from_previous, state, instruction)
+        state.messages[instruction.chunk_id] = self._receive(state, instruction)
+
+    def _evaluate(self, state: StepState, chunk_id: ChunkId) -> None:
+        chunk_pass = self._chunk_pass(state, chunk_id, loss_scale=1.0)
+        output: Tensor = self._stage(self._input(state, chunk_id), chunk_pass)
+        self._has_run = True
+        self._hand_on(state, chunk_id, output)
+        for placed in chunk_pass.layout.slices:
+            if placed.slice_count > 1 and placed.slice_index == placed.slice_count - 1:
+                state.caches[placed.piece.sequence_index].clear()
 
     def _forward(self, state: StepState, instruction: Instruction) -> None:
-        chunk_id, device = instruction.chunk_id, self._mesh.device
-        layout = state.layouts[chunk_id]
-        chunk_pass = ChunkPass(
+        chunk_id = instruction.chunk_id
+        chunk_pass = self._chunk_pass(
+            state,
+            chunk_id,
+            loss_scale=1.0 / max(1, state.plan.target_token_count),
+            recompute_layer_count=instruction.recompute_layer_count,
+            z_loss=self._z_loss,
+        )
+        x = self._input(state, chunk_id)
+        if not self._mesh.is_first_stage:
+            x.requires_grad_()
+        # The allocator of CUDA tells the peak itself.
+        meter = self._saved if self._mesh.device.type == "cpu" else nullcontext()
+        with state.stopwatch.span(ActionKind.FORWARD, chunk_id), meter:
+            output: Tensor = self._stage(x, chunk_pass)
+        self._has_run = True
+        state.in_flight[chunk_id] = InFlight(x, get_gradient_edge(output))
+        self._hand_on(state, chunk_id, output.detach())
+
+    def _chunk_pass(
+        self,
+        state: StepState,
+        chunk_id: ChunkId,
+        *,
+        loss_scale: float,
+        recompute_layer_count: int = 0,
+        z_loss: float = 0.0,
+    ) -> ChunkPass:
+        layout, device = state.layouts[chunk_id], self._mesh.device
+        return ChunkPass(
             layout=layout,
             caches=state.caches,
             rotary=rotary_table(layout.own_positions().to(device), self._stage.config, self._stage.dtype),
             exchange=HeadExchange(self._mesh.sp_group, layout.shares_tokens, self._mesh.sp_rank),
             attention=self._attention,
-            recompute_layer_count=instruction.recompute_layer_count,
+            recompute_layer_count=recompute_layer_count,
             target_ids=layout.own_target_ids(state.batch).to(device),
-            loss_scale=1.0 / max(1, state.plan.target_token_count),
+            loss_scale=loss_scale,
+            z_loss=z_loss,
+            z_sum=state.loss[1],
         )
+
+    def _input(self, state: StepState, chunk_id: ChunkId) -> Tensor:
         if self._mesh.is_first_stage:
-            x = layout.own_token_ids(state.batch).to(device)
-        else:
-            x = state.messages.pop(chunk_id).requires_grad_()
-        # The allocator of CUDA tells the peak itself.
-        meter = self._saved if device.type == "cpu" else nullcontext()
-        with state.stopwatch.span(ActionKind.FORWARD, chunk_id), meter:
-            output: Tensor = self._stage(x, chunk_pass)
-        state.in_flight[chunk_id] = InFlight(x, get_gradient_edge(output))
+            return state.layouts[chunk_id].own_token_ids(state.batch).to(self._mesh.device)
+        return state.messages.pop(chunk_id)
+
+    def _hand_on(self, state: StepState, chunk_id: ChunkId, output: Tensor) -> None:
         if self._mesh.is_last_stage:
-            state.loss += output.detach()
+            state.loss[0] += output
         else:
-            state.messages[chunk_id] = output.detach()
+            state.messages[chunk_id] = output
 
     def _send_activation(self, state: StepState, instruction: Instruction) -> None:
         _end(self._mesh.channels.to_next).send(state.messages.pop(instruction.chunk_id))
 
     def _receive_gradient(self, state: StepState, instruction: Instruction) -> None:
-        state.messages[instruction.chunk_id] = self._receive(self._mesh.channels.from_next, state, instruction)
+        state.messages[instruction.chunk_id] = self._receive(state, instruction)
 
     def _backward(self, state: StepState, instruction: Instruction) -> None:
         chunk_id = instruction.chunk_id
@@ -161,10 +254,28 @@ class StepRunner:
     def _send_gradient(self, state: StepState, instruction: Instruction) -> None:
         _end(self._mesh.channels.to_previous).send(state.messages.pop(instruction.chunk_id))
 
-    def _receive(self, channel: Channel | None, state: StepState, instruction: Instruction) -> Tensor:
-        rows = state.layouts[instruction.chunk_id].own_token_count
-        shape = (rows, self._stage.config.hidden)
-        return _end(channel).receive(shape, self._stage.dtype, self._mesh.device)
+    def _post(self, state: StepState, instruction: Instruction) -> PostedReceive:
+        channel, _ = self._ends(instruction)
+        shape = (state.layouts[instruction.chunk_id].own_token_count, self._stage.config.hidden)
+        return channel.post_receive(shape, self._stage.dtype, self._mesh.device)
+
+    def _receive(self, state: StepState, instruction: Instruction) -> Tensor:
+        """Wait for a message; meanwhile gather the parameters that the pass behind it starts with."""
+        posted = state.posted.pop(instruction, None) or self._post(state, instruction)
+        if self._has_run:  # the sharding sets itself up in the first forward pass
+            gather_ahead(self._stage, backward=instruction.kind is InstructionKind.RECEIVE_GRADIENT)
+        message = posted.wait()
+        if message.numel():
+            _, back = self._ends(instruction)
+            back.let_go(state.arrived_before.get(instruction, 0))  # nothing goes back in an evaluation
+        return message
+
+    def _ends(self, receive: Instruction) -> tuple[Channel, Channel]:
+        """The channel of a receive, and the one to the same neighbour."""
+        channels = self._mesh.channels
+        if receive.kind is InstructionKind.RECEIVE_ACTIVATION:
+            return _end(channels.from_previous), _end(channels.to_previous)
+        return _end(channels.from_next), _end(channels.to_next)
 
     def _begin_peak(self) -> None:
         if self._mesh.device.type == "cuda":
@@ -178,14 +289,9 @@ class StepRunner:
         return float(self._saved.peak_bytes + _parameter_bytes(self._stage, whole_gradients=whole))
 
 
-def _check_fit(plan: ExecutionPlan, batch: Batch, mesh: Mesh) -> None:
+def _check_layout(plan: ExecutionPlan, mesh: Mesh) -> None:
     if plan.stage_count != mesh.pp_size:
         raise PlanError(f"the plan of step {plan.step} has {plan.stage_count} stages, the job has {mesh.pp_size}")
-    if plan.target_token_count != batch.target_token_count:
-        raise PlanError(
-            f"the plan of step {plan.step} divides the loss by {plan.target_token_count} targets, "
-            f"the batch has {batch.target_token_count}"
-        )
     replica_index = max(pipeline.replica_index for pipeline in plan.pipelines)
     if replica_index >= mesh.dp_size:
         raise PlanError(
@@ -194,10 +300,22 @@ def _check_fit(plan: ExecutionPlan, batch: Batch, mesh: Mesh) -> None:
         )
 
 
+def _check_targets(plan: ExecutionPlan, batch: Batch) -> None:
+    if plan.target_token_count != batch.target_token_count:
+        raise PlanError(
+            f"the plan of step {plan.step} divides the loss by {plan.target_token_count} targets, "
+            f"the batch has {batch.target_token_count}"
+        )
+
+
 def _describe(step: int, instruction: Instruction) -> str:
+    return f"step {step}, {_name(instruction)}"
+
+
+def _name(instruction: Instruction) -> str:
     name = instruction.kind.name.lower().replace("_", " ")
     pipeline_index, chunk_index = instruction.chunk_id
-    return f"step {step}, {name} of chunk {chunk_index} in pipeline {pipeline_index}"
+    return f"{name} of chunk {chunk_index} in pipeline {pipeline_index}"
 
 
 def _end(channel: Channel | None) -> Channel:

@@ -90,6 +90,11 @@ class SliceCache:
         assert gradient is not None, f"slice {slice_index} runs backward before any later slice"
         return gradient
 
+    def clear(self) -> None:
+        """Forget all slices: behind the last one, where no backward pass follows."""
+        for entries in self._layers:
+            entries.clear()
+
     @property
     def is_empty(self) -> bool:
         """Whether every slice has run backward."""

@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from infinipipe_contract.plan import ChunkId, ExecutionPlan, Pipeline, slices_by_sequence
+from infinipipe_contract.schedule import Instruction
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.parallel.channels import PostedReceive
 from infinipipe_executor.pipeline.chunk_layout import ChunkLayout, lay_out_pipeline
 from infinipipe_executor.pipeline.slice_cache import SliceCache
 from infinipipe_executor.pipeline.stopwatch import Stopwatch
@@ -35,11 +37,13 @@ class StepState:
         plan: The plan.
         batch: The sequences.
         stopwatch: Runs since the start of the step.
-        loss: This rank's part of the loss so far.
+        loss: This rank's part of the loss so far: of the whole one, and of the z-loss in it; ``[2]``.
         layouts: Layout of every chunk of this replica.
         caches: Slice cache of every sequence with several slices.
         in_flight: Chunks between their passes.
         messages: Tensors received and not yet used, or made and not yet sent, by chunk.
+        posted: Receives that were started ahead of their turn.
+        arrived_before: By each receive, messages to the same neighbour that have arrived when it is done.
         backwards_left: Backward passes of the stage that are still to run.
     """
 
@@ -51,6 +55,8 @@ class StepState:
     caches: dict[int, SliceCache]
     in_flight: dict[ChunkId, InFlight] = field(default_factory=dict)
     messages: dict[ChunkId, Tensor] = field(default_factory=dict)
+    posted: dict[Instruction, PostedReceive] = field(default_factory=dict)
+    arrived_before: dict[Instruction, int] = field(default_factory=dict)
     backwards_left: int = 0
 
 
@@ -75,7 +81,7 @@ def begin_step(plan: ExecutionPlan, batch: Batch, mesh: Mesh, layer_count: int) 
         plan=plan,
         batch=batch,
         stopwatch=stopwatch,
-        loss=torch.zeros((), dtype=torch.float64, device=mesh.device),
+        loss=torch.zeros(2, dtype=torch.float64, device=mesh.device),
         layouts=layouts,
         caches=caches,
     )

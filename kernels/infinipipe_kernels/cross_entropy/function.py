@@ -28,28 +28,31 @@ class _CrossEntropy(torch.autograd.Function):
         scale: float,
         ignore_target: int,
         z_loss: float,
+        z_sum: Tensor | None,
     ) -> Tensor:
         if runs_triton(logits_tv):
             from infinipipe_kernels.cross_entropy import triton_kernel  # noqa: PLC0415
 
-            loss = triton_kernel.replace_by_gradient(logits_tv, targets_t, scale, ignore_target, z_loss)
+            parts = triton_kernel.replace_by_gradient(logits_tv, targets_t, scale, ignore_target, z_loss)
         else:
-            loss = torch.zeros((), dtype=statistics_dtype(logits_tv.dtype), device=logits_tv.device)
+            parts = torch.zeros(2, dtype=statistics_dtype(logits_tv.dtype), device=logits_tv.device)
             block_rows = max(1, _BLOCK_ELEMENTS // max(1, logits_tv.shape[1]))
             blocks = zip(torch.split(logits_tv, block_rows), torch.split(targets_t, block_rows), strict=True)
             for block_bv, target_b in blocks:
-                loss += _replace_by_gradient(block_bv, target_b, scale, ignore_target, z_loss)
+                parts += _replace_by_gradient(block_bv, target_b, scale, ignore_target, z_loss)
         ctx.save_for_backward(logits_tv.detach())
-        return loss
+        if z_sum is not None:
+            z_sum += parts[1]
+        return parts.sum()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:  # noqa: ANN401
         (gradient_tv,) = ctx.saved_tensors
         if runs_triton(gradient_tv):
             from infinipipe_kernels.cross_entropy import triton_kernel  # noqa: PLC0415
 
-            return triton_kernel.multiply_(gradient_tv, grads[0]), None, None, None, None
-        return gradient_tv.mul_(grads[0]), None, None, None, None
+            return triton_kernel.multiply_(gradient_tv, grads[0]), None, None, None, None, None
+        return gradient_tv.mul_(grads[0]), None, None, None, None, None
 
 
 _cross_entropy = cast("Callable[..., Tensor]", _CrossEntropy.apply)
@@ -58,31 +61,36 @@ _cross_entropy = cast("Callable[..., Tensor]", _CrossEntropy.apply)
 def _replace_by_gradient(
     logits_bv: Tensor, target_b: Tensor, scale: float, ignore_target: int, z_loss: float
 ) -> Tensor:
-    """Write the gradient over a block of rows and return their loss."""
+    """Write the gradient over a block of rows and return their cross-entropy and their z-loss, ``[2]``."""
     wide_bv = logits_bv.to(statistics_dtype(logits_bv.dtype))
     counts_b = target_b != ignore_target
     column_b1 = torch.where(counts_b, target_b, 0)[:, None]
     lse_b1 = torch.logsumexp(wide_bv, dim=-1, keepdim=True)
-    loss_b = (lse_b1 - wide_bv.gather(1, column_b1))[:, 0]
+    parts_2b = torch.cat([lse_b1 - wide_bv.gather(1, column_b1), z_loss * lse_b1.square()], dim=1).T
     gradient_bv = torch.exp(wide_bv - lse_b1)
     if z_loss:
-        loss_b += z_loss * lse_b1[:, 0].square()
         gradient_bv.mul_(1 + 2 * z_loss * lse_b1)
     gradient_bv.scatter_add_(1, column_b1, gradient_bv.new_full(column_b1.shape, -1.0))
     # Filled rather than multiplied: a row without a target is exactly 0 whatever its logits are.
     gradient_bv.mul_(scale).masked_fill_(~counts_b[:, None], 0.0)
     logits_bv.copy_(gradient_bv)
-    return scale * loss_b.masked_fill(~counts_b, 0.0).sum()
+    return scale * parts_2b.masked_fill(~counts_b, 0.0).sum(1)
 
 
 def cross_entropy_(
-    logits_tv: Tensor, targets_t: Tensor, scale: float, ignore_target: int = -100, *, z_loss: float = 0.0
+    logits_tv: Tensor,
+    targets_t: Tensor,
+    scale: float,
+    ignore_target: int = -100,
+    *,
+    z_loss: float = 0.0,
+    z_sum: Tensor | None = None,
 ) -> Tensor:
     """Sum the negative log-likelihood of the targets; overwrites the logits.
 
     With ``z_loss`` every target also adds ``z_loss`` times the square of its row's log-sum-exp, which keeps the logits
-    from drifting away together. The loss that is returned is the one that is differentiated, this part included: to
-    see the cross-entropy alone, evaluate without it.
+    from drifting away together. The loss that is returned is the one that is differentiated, this part included:
+    ``z_sum`` tells how much of it that is.
 
     The logits are gone afterwards: they hold their gradient. No other operator may have saved them, and the backward
     pass runs once.
@@ -94,6 +102,7 @@ def cross_entropy_(
         scale: Factor of the loss, usually one over the number of targets in the whole batch.
         ignore_target: Target of the rows that do not count; if no row counts, loss and gradient are exactly 0.
         z_loss: Weight of the squared log-sum-exp, at least 0.
+        z_sum: Scalar to which the part of the loss that ``z_loss`` makes is added; None to tell nobody.
 
     Returns:
         The loss, a scalar of at least fp32.
@@ -109,4 +118,4 @@ def cross_entropy_(
         raise ValueError("logits must be contiguous, because they are overwritten")
     if not z_loss >= 0:
         raise ValueError(f"z_loss is {z_loss}, it must be at least 0")
-    return _cross_entropy(logits_tv, targets_t, scale, ignore_target, z_loss)
+    return _cross_entropy(logits_tv, targets_t, scale, ignore_target, z_loss, z_sum)

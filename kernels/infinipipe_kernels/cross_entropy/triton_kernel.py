@@ -22,13 +22,14 @@ def cross_entropy_kernel(
     logits_ptr: tl.tensor,
     targets_ptr: tl.tensor,
     losses_ptr: tl.tensor,
+    z_losses_ptr: tl.tensor,
     vocab: tl.tensor,
     scale: tl.tensor,
     z_loss: tl.tensor,
     IGNORE: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Replace one row of logits by its gradient and store its loss, unscaled."""
+    """Replace one row of logits by its gradient and store its cross-entropy and its z-loss, unscaled."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * vocab
     target = tl.load(targets_ptr + row)
@@ -38,6 +39,7 @@ def cross_entropy_kernel(
             zeros = tl.zeros([BLOCK], dtype=logits_ptr.dtype.element_ty)
             tl.store(row_ptr + start + columns, zeros, mask=start + columns < vocab)
         tl.store(losses_ptr + row, 0.0)
+        tl.store(z_losses_ptr + row, 0.0)
     else:
         # Before any gradient is written over it.
         is_inside = (target >= 0) & (target < vocab)
@@ -52,7 +54,8 @@ def cross_entropy_kernel(
             total = total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift), 0)
             largest = larger
         lse = largest + tl.log(total)
-        tl.store(losses_ptr + row, lse - target_logit + z_loss * lse * lse)
+        tl.store(losses_ptr + row, lse - target_logit)
+        tl.store(z_losses_ptr + row, z_loss * lse * lse)
         tl.debug_barrier()
         slope = 1.0 + 2.0 * z_loss * lse
         for start in range(0, vocab, BLOCK):
@@ -80,14 +83,15 @@ def multiply_kernel(
 def replace_by_gradient(
     logits_tv: Tensor, targets_t: Tensor, scale: float, ignore_target: int, z_loss: float
 ) -> Tensor:
-    """Write the gradient over the logits and return the loss, fp32, without waiting for the device."""
+    """Write the gradient over the logits; return cross-entropy and z-loss, fp32 ``[2]``, not waiting for the device."""
     tokens, vocab = logits_tv.shape
-    losses_t = torch.empty(tokens, dtype=torch.float32, device=logits_tv.device)
+    losses_2t = torch.empty(2, tokens, dtype=torch.float32, device=logits_tv.device)
     if tokens:
         cross_entropy_kernel[(tokens,)](
             logits_tv,
             targets_t,
-            losses_t,
+            losses_2t[0],
+            losses_2t[1],
             vocab,
             scale,
             z_loss,
@@ -96,7 +100,7 @@ def replace_by_gradient(
             num_warps=_WARPS,
             enable_fp_fusion=True,
         )
-    return scale * losses_t.sum()
+    return scale * losses_2t.sum(1)
 
 
 def multiply_(gradient_tv: Tensor, factor: Tensor) -> Tensor:

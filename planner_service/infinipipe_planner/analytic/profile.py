@@ -34,6 +34,7 @@ from infinipipe_contract.profile import (
     check_profile,
 )
 from infinipipe_contract.stages import divide_layers_by_cost
+from infinipipe_contract.working_memory import working_memory
 from infinipipe_planner.analytic.devices import DEVICES, Device, Generation
 from infinipipe_planner.errors import PlannerError
 
@@ -218,6 +219,7 @@ def build_profile(
                 + gathered_bytes(shape, pp_size, p, DTYPE_BYTES, stage_layers=stage_layers)
                 for p in stages
             ),
+            working=working_memory(shape, DTYPE_BYTES, sp_size),
         ),
         comment=f"{describe_rates(hardware)} {_describe_division(stage_layers, attended_tokens)}",
         nodes=NodeLinks(

@@ -19,7 +19,7 @@ class ChunkPrices:
             recomputed, without the head.
         held_bytes: Bytes held from forward to backward, by stage and chunk.
         transfer_s: Seconds of a message, by chunk.
-        free_bytes: Usable bytes beside the model states, by stage.
+        free_bytes: Usable bytes beside the model states and what the largest chunk needs while it runs, by stage.
     """
 
     forward_s: tuple[tuple[float, ...], ...]
@@ -50,6 +50,7 @@ def price_chunks(chains: Sequence[ChunkChain], costs: CostModel) -> ChunkPrices:
         )
 
     gather_s = profile.param_gather_s
+    usable_bytes = profile.usable_memory_bytes - costs.working_bytes(max(tokens, default=0))
     return ChunkPrices(
         forward_s=tuple(passes_s(forward_s, stage, gather_s[stage], ActionKind.FORWARD) for stage in stages),
         backward_s=tuple(passes_s(backward_s, stage, 2 * gather_s[stage], ActionKind.BACKWARD) for stage in stages),
@@ -61,5 +62,5 @@ def price_chunks(chains: Sequence[ChunkChain], costs: CostModel) -> ChunkPrices:
             for stage in stages
         ),
         transfer_s=tuple(map(costs.transfer_s, tokens)),
-        free_bytes=tuple(profile.usable_memory_bytes - m for m in profile.memory.model_state_bytes),
+        free_bytes=tuple(usable_bytes - m for m in profile.memory.model_state_bytes),
     )

@@ -22,7 +22,8 @@ class WindowConstraint:
         stage_index: 0-based stage.
         full_bytes: Activations of the window's chunks without recompute (Alg. 2: the sum of I_p[k]).
         saved_bytes: Bytes that one recomputed layer of a chunk saves, by the index of its variable (Alg. 2: F[k]).
-        free_bytes: Usable bytes of a device beside its model states (Eq. 20: G - M_ms(p)).
+        free_bytes: Usable bytes of a device beside its model states (Eq. 20: G - M_ms(p)) and what the largest chunk
+            needs while it runs.
         layer_limit: Layers of the stage where some other stage has more: what a variable asks for beyond them saves
             nothing here. None where no stage has more.
     """
@@ -76,11 +77,13 @@ class RecomputeProblem:
         layer_limit: Layers of the largest stage, the upper bound of every variable; a diagonal crosses all stages, and
             those with fewer layers recompute all they have.
         constraints: One a window, but for those that fit without recompute and can only shrink.
+        working_bytes: What the largest chunk needs while it runs.
     """
 
     weights: tuple[float, ...]
     layer_limit: int
     constraints: tuple[WindowConstraint, ...]
+    working_bytes: float = 0.0
 
     @property
     def variable_count(self) -> int:
@@ -124,6 +127,7 @@ def build_recompute_problem(
         math.floor(costs.saved_bytes_per_layer(count, keeps_kv=index in kept)) for index, count in enumerate(tokens)
     ]
     always_saves = min(saved) >= 0
+    working_bytes = costs.working_bytes(max(tokens))
     layer_limit = max(costs.stage_layers)
     constraints = []
     for stage_index, passes in enumerate(order.stages):
@@ -132,7 +136,8 @@ def build_recompute_problem(
             math.ceil(costs.full_activation_bytes(count, stage_index, keeps_kv=index in kept))
             for index, count in enumerate(tokens)
         ]
-        free_bytes = math.floor(profile.usable_memory_bytes - profile.memory.model_state_bytes[stage_index])
+        state_bytes = profile.memory.model_state_bytes[stage_index]
+        free_bytes = math.floor(profile.usable_memory_bytes - state_bytes - working_bytes)
         if always_saves and _peak_bytes(passes, full) <= free_bytes:
             continue
         for window in chunk_windows(passes):
@@ -144,7 +149,7 @@ def build_recompute_problem(
             }
             constraints.append(WindowConstraint(stage_index, full_bytes, saved_bytes, free_bytes, own_limit))
     variable_count = len(order.chunks) + pp_size - 1
-    return RecomputeProblem(tuple(weights or (1.0,) * variable_count), layer_limit, tuple(constraints))
+    return RecomputeProblem(tuple(weights or (1.0,) * variable_count), layer_limit, tuple(constraints), working_bytes)
 
 
 def _peak_bytes(passes: Sequence[tuple[ActionKind, int]], full: Sequence[int]) -> int:
@@ -166,7 +171,8 @@ def describe_shortage(problem: RecomputeProblem, profile: Profile) -> Infeasible
     remedy = "use more devices a stage (cluster.sp_size) or shorten the longest sequence (context_tokens)"
     if state_bytes >= profile.usable_memory_bytes:
         remedy = f"{state_bytes:,.0f} of them are model states: use more devices a stage (cluster.sp_size)"
-    return InfeasibleBatchError(worst.stage_index, needed_bytes + state_bytes, profile.usable_memory_bytes, remedy)
+    needed_bytes += state_bytes + problem.working_bytes
+    return InfeasibleBatchError(worst.stage_index, needed_bytes, profile.usable_memory_bytes, remedy)
 
 
 def slowest_layer_weights(order: PipelineOrder, layers_s: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ import pytest
 from infinipipe_executor.config import load_config
 from infinipipe_executor.data.corpus import open_corpus, open_evaluation_corpus
 from infinipipe_executor.errors import DataError
-from support_e2e.runs import write_run
+from support_e2e.runs import Sections, write_run
 from support_executor.corpora import VOCAB, data_config, texts, token_lists, write_jsonl, write_tokenizer
 
 
@@ -52,6 +52,8 @@ def test_what_is_wrong_with_held_out_data_is_said_of_them(tmp_path: Path) -> Non
 
 
 def test_the_path_of_held_out_data_is_relative_to_the_configuration(tmp_path: Path) -> None:
-    config = load_config(write_run(tmp_path, changes={"data": {"evaluation_corpus": "held_out.jsonl"}}))
+    changes: Sections = {"data": {"evaluation_corpus": "held_out.jsonl"}, "evaluation": {"every_steps": 10}}
+
+    config = load_config(write_run(tmp_path, changes=changes))
 
     assert config.data.evaluation_corpus == tmp_path / "held_out.jsonl"

@@ -21,8 +21,8 @@ def test_a_plan_is_described_by_its_tokens_kinds_slices_pipelines_and_recomputed
 
 def test_a_step_is_one_line_with_everything_an_operator_asks_first() -> None:
     assert step_line(4, 20, two_pipelines(), MEASURED) == (
-        "step  4 of 20  loss 3.1416  grad norm 0.500  tokens 20  chunks 1b/2s/1h  K 3  pipelines 2  recompute 4 layers"
-        "  predicted 2.00 s  measured 2.50 s  bubble 25%/30%  plan wait 0.0 s"
+        "step  4 of 20  loss 3.1416  grad norm 0.500  learning rate 1.00e-03  tokens 20  chunks 1b/2s/1h  K 3"
+        "  pipelines 2  recompute 4 layers  predicted 2.00 s  measured 2.50 s  bubble 25%/30%  plan wait 0.0 s"
         "  5 tokens/s  0.0015 TFLOP/s a device"
     )
 

@@ -33,7 +33,7 @@ def test_a_solver_killed_twice_under_one_candidate_fails_the_batch_and_not_the_p
         with pytest.raises(SolverLostError, match="solver process 0 died twice"):
             asyncio.run(solve_and_kill_twice())
         assert asyncio.run(solve_quick(pool, step=2)).step == 2
-        assert reasons == ["lost", "lost"]
+        assert reasons[:2] == ["lost", "lost"]
     finally:
         pool.close()
 

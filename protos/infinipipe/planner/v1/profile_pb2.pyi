@@ -97,14 +97,32 @@ class LinkCost(_message.Message):
     def __init__(self, bandwidth_bytes_per_s: _Optional[float] = ..., latency_s: _Optional[float] = ...) -> None: ...
 
 class MemoryCost(_message.Message):
-    __slots__ = ("token_bytes", "logits_bytes", "model_state_bytes")
+    __slots__ = ("token_bytes", "logits_bytes", "model_state_bytes", "working")
     TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOGITS_BYTES_FIELD_NUMBER: _ClassVar[int]
     MODEL_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WORKING_FIELD_NUMBER: _ClassVar[int]
     token_bytes: float
     logits_bytes: float
     model_state_bytes: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, token_bytes: _Optional[float] = ..., logits_bytes: _Optional[float] = ..., model_state_bytes: _Optional[_Iterable[float]] = ...) -> None: ...
+    working: WorkingMemory
+    def __init__(self, token_bytes: _Optional[float] = ..., logits_bytes: _Optional[float] = ..., model_state_bytes: _Optional[_Iterable[float]] = ..., working: _Optional[_Union[WorkingMemory, _Mapping]] = ...) -> None: ...
+
+class WorkingMemory(_message.Message):
+    __slots__ = ("chunk_token_bytes", "forward_token_bytes", "recompute_token_bytes", "backward_token_bytes", "context_token_bytes", "kv_gradient_bytes")
+    CHUNK_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_GRADIENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    chunk_token_bytes: float
+    forward_token_bytes: float
+    recompute_token_bytes: float
+    backward_token_bytes: float
+    context_token_bytes: float
+    kv_gradient_bytes: float
+    def __init__(self, chunk_token_bytes: _Optional[float] = ..., forward_token_bytes: _Optional[float] = ..., recompute_token_bytes: _Optional[float] = ..., backward_token_bytes: _Optional[float] = ..., context_token_bytes: _Optional[float] = ..., kv_gradient_bytes: _Optional[float] = ...) -> None: ...
 
 class NodeLinks(_message.Message):
     __slots__ = ("devices_per_node", "intra_node_bytes_per_s", "intra_node_latency_s", "inter_node_bytes_per_s", "inter_node_latency_s")
