@@ -44,7 +44,7 @@ def test_matrices_and_the_embedding_decay_and_norms_and_biases_do_not() -> None:
 
 def test_the_state_takes_two_numbers_a_parameter_once_it_is_there() -> None:
     stage = with_gradients(plain_stage(BIASED, 1, 0, torch.float32), 0.0)
-    optimizer = build_optimizer(stage, OptimizerConfig())
+    optimizer = build_optimizer(stage, OptimizerConfig(learning_rate=0.5))
     assert state_bytes(optimizer) == 0
 
     optimizer.step()
