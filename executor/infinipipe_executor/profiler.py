@@ -141,6 +141,8 @@ def probe_chunks(tokens: int) -> list[list[Chunk]]:
     return [
         _sliced(0, tokens, 4),
         [*_sliced(0, tokens // 2, 4), Chunk((Slice(1, 0, tokens // 2),))],
+        # Large chunks, which take less time a token than what small ones would make of them.
+        [Chunk((Slice(0, 0, tokens),)), Chunk(tuple(Slice(index, 0, tokens // 4) for index in range(1, 5)))],
         [
             Chunk(tuple(Slice(index, 0, tokens // 16) for index in range(8))),
             Chunk(tuple(Slice(index, 0, max(1, tokens // 64)) for index in range(8, 12))),
