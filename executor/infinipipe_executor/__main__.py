@@ -14,8 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from infinipipe_executor.config import RunConfig, check_address, load_config
-from infinipipe_executor.errors import ConfigError
+from infinipipe_executor.config import RunConfig, check_address, check_world, load_config
 from infinipipe_executor.failure import exit_ended, exit_failed
 from infinipipe_executor.launcher import end_with_launcher
 from infinipipe_executor.log_prefix import PrefixFormatter, note
@@ -36,7 +35,7 @@ def main() -> None:
         check_address(arguments.planner)
         config = load_config(arguments.config)
         note(job=config.job.name)
-        _check_world(config)
+        check_world(config.cluster)
         check_sinks(config.metrics)
         is_done = _train(config, arguments.planner, stop)
     except Exception as error:  # the last place that can say what happened
@@ -59,16 +58,6 @@ def _set_up_logging() -> None:
     handler.setFormatter(PrefixFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO if rank == 0 else logging.WARNING)
     logging.getLogger("infinipipe_executor.data").setLevel(logging.INFO)
-
-
-def _check_world(config: RunConfig) -> None:
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    cluster = config.cluster
-    if world_size != cluster.rank_count:
-        raise ConfigError(
-            f"{world_size} ranks were started, [cluster] dp_size {cluster.dp_size} x pp_size {cluster.pp_size} x "
-            f"sp_size {cluster.sp_size} needs {cluster.rank_count} (torchrun --nproc-per-node, --nnodes)"
-        )
 
 
 def _train(config: RunConfig, planner_address: str, stop: StopSignal) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.plan import ChunkKind, ExecutionPlan, chunk_kinds, slices_by_sequence
+from infinipipe_executor.step_errors import error_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,9 @@ class MeasuredStep:
         step_s: Seconds that the step took rank 0 in all, from before that wait to behind the update.
         peak_bytes: Largest memory that any rank used.
         learning_rate: Learning rate of the update.
+        device_flops: Useful operations of the step for each device (``useful_flops``).
+        device_peak_flops: Operations per second that one device could reach; None where nobody knows.
+        median_error_ratio: Median error of predicted step times over the steps until this one, without its sign.
     """
 
     loss: float
@@ -77,6 +81,28 @@ class MeasuredStep:
     step_s: float
     peak_bytes: float
     learning_rate: float
+    device_flops: float
+    device_peak_flops: float | None
+    median_error_ratio: float
+
+    @property
+    def tflops_per_device(self) -> float:
+        """Useful operations that a device did per second of the whole step, in 10^12."""
+        return self.device_flops / self.step_s / 1e12 if self.step_s > 0 else 0.0
+
+    @property
+    def mfu(self) -> float | None:
+        """The same as a share of the peak (model FLOP/s utilisation); None where the peak is not known."""
+        return None if self.device_peak_flops is None else self.tflops_per_device * 1e12 / self.device_peak_flops
+
+
+def sequence_lengths(plan: ExecutionPlan) -> list[int]:
+    """Tokens of every sequence of a plan, however it was cut."""
+    return [
+        pieces[-1][0].end_token
+        for pipeline in plan.pipelines
+        for pieces in slices_by_sequence(pipeline.chunks).values()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +148,22 @@ def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep
         f"  measured {measured.makespan_s:.2f} s"
         f"  bubble {plan.estimate.bubble_ratio:.0%}/{measured.bubble_ratio:.0%}"
         f"  plan wait {measured.plan_wait_s:.1f} s"
+        f"  {_speed(shape.token_count, measured)}"
     )
+
+
+def _speed(token_count: int, measured: MeasuredStep) -> str:
+    tokens_per_s = token_count / measured.step_s if measured.step_s > 0 else 0.0
+    mfu = "" if measured.mfu is None else f"  MFU {measured.mfu:.1%}"
+    return f"{tokens_per_s:.0f} tokens/s  {measured.tflops_per_device:.3g} TFLOP/s a device{mfu}"
 
 
 def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float]:
     """Return the numbers of a step by tag, as every sink gets them; docs/training.md says what each one means."""
     shape = describe_plan(plan)
+    speed = {"tflops_per_device": measured.tflops_per_device}
+    if measured.mfu is not None:
+        speed["mfu"] = measured.mfu
     return {
         "loss": measured.loss,
         "z_loss": measured.z_loss,
@@ -136,9 +172,12 @@ def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float
         "tokens": shape.token_count,
         "target_tokens": plan.target_token_count,
         "tokens_per_s": shape.token_count / measured.step_s if measured.step_s > 0 else 0.0,
+        **speed,
         "step_s": measured.step_s,
         "measured_s": measured.makespan_s,
         "predicted_s": plan.estimate.makespan_s,
+        "step_error_ratio": error_ratio(plan.estimate.makespan_s, measured.makespan_s),
+        "median_step_error_ratio": measured.median_error_ratio,
         "bubble_ratio": measured.bubble_ratio,
         "predicted_bubble_ratio": plan.estimate.bubble_ratio,
         "plan_wait_s": measured.plan_wait_s,

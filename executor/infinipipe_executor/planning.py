@@ -14,7 +14,8 @@ from torch._C._distributed_c10d import Store
 from infinipipe_contract.codec import plan_from_json, plan_to_json
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
+from infinipipe_contract.profile import Profile, extrapolation
+from infinipipe_contract.simulate import Timeline, simulate
 from infinipipe_contract.validate import validate
 from infinipipe_executor.config import PlannerConfig, RunConfig
 from infinipipe_executor.data.batch import Batch
@@ -60,6 +61,7 @@ class Planning:
         self._stop = stop or StopSignal()
         self._options = options or PlannerConfig()
         self._store = store
+        self._has_warned = False
 
     @property
     def rank(self) -> int:
@@ -78,6 +80,7 @@ class Planning:
         """
         if self._rank != 0:
             return
+        self._warn_once(step, batch)
 
         def tell(waited_s: float) -> None:
             self._stop.check()
@@ -173,6 +176,17 @@ class Planning:
                     f"batch {index}"
                 ) from error
             return plan_from_json(self._store.get(key).decode())
+
+    def _warn_once(self, step: int, batch: Batch) -> None:
+        """Say at the first batch that goes beyond what was measured that its times are a guess."""
+        sentence = None if self._has_warned else extrapolation(self._profile, max(batch.lengths_tokens))
+        if sentence is not None:
+            self._has_warned = True
+            logger.warning("step %d: %s", step, sentence)
+
+    def replay(self, plan: ExecutionPlan) -> Timeline:
+        """Tell when every pass of a plan is expected to run."""
+        return simulate(plan.pipelines, self._profile)
 
     def report(self, step: int, report: RankReport) -> None:
         """Hand in what this rank measured; a planner that is away or refuses costs the report, not the training."""

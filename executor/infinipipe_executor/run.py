@@ -6,24 +6,22 @@ import os
 import torch
 import torch.distributed as dist
 
-from infinipipe_contract.profile import Profile
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.corpus import Corpus, open_corpus, open_evaluation_corpus
 from infinipipe_executor.evaluation import Evaluation
-from infinipipe_executor.mesh import Mesh, init_mesh, own_device
+from infinipipe_executor.measuring import DTYPES, measure_stage
+from infinipipe_executor.mesh import init_mesh, own_device
 from infinipipe_executor.metrics_sinks import Sinks, open_sinks
 from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
-from infinipipe_executor.model.stage import Stage, build_stage, check_device
+from infinipipe_executor.model.stage import build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.parallel.warm_up import warm_up
-from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
 from infinipipe_executor.planning import Planning, open_planning
 from infinipipe_executor.profile_file import read_profile
-from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.resume import companions, describe_run, find_start, saved_profile
 from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
 from infinipipe_executor.start import join_ranks
@@ -33,8 +31,6 @@ from infinipipe_kernels.attention import choose_backend
 from infinipipe_kernels.dispatch import describe_operators
 
 logger = logging.getLogger(__name__)
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> bool:
@@ -90,7 +86,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         weights = source.weights if found is None else None
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=weights, stage_layers=layers)
         profile = given or saved_profile(config, model, dtype.itemsize, layers, facts, found)
-        profile = profile or _measure(config, model, mesh, stage, layers, dtype.itemsize)
+        profile = profile or measure_stage(config, model, mesh, stage, layers, dtype.itemsize)
         planning = open_planning(config, client, profile, store, stop)
         # Before a step, rank 0 may have to look for a planner that is away, while the others have their plan already.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
@@ -144,20 +140,3 @@ def _open_cpu_group(timeout_s: float) -> dist.ProcessGroup:
     group = open_group(range(dist.get_world_size()), timeout_s, backend="gloo")
     assert group is not None, "every rank is a member"
     return group
-
-
-def _measure(
-    config: RunConfig, model: ModelConfig, mesh: Mesh, stage: Stage, stage_layers: tuple[int, ...], dtype_bytes: int
-) -> Profile:
-    runner = StepRunner(stage, mesh, shards_gradients=config.cluster.shards_gradients)
-    measured = measure_profile(
-        model, config.cluster, mesh, runner, config.data.context_tokens, dtype_bytes, stage_layers=stage_layers
-    )
-    stage.zero_grad()
-    logger.info(
-        "this machine: %s; passes not seen by the fit are off by %.0f %% forward, %.0f %% backward",
-        measured.profile.comment,
-        100 * measured.forward_error_ratio,
-        100 * measured.backward_error_ratio,
-    )
-    return measured.profile

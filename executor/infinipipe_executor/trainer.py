@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from infinipipe_contract.model_flops import useful_flops
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_executor.agreement import DIGEST_BYTES, check_agreement
 from infinipipe_executor.checkpoint_files import RunFacts
@@ -27,6 +28,7 @@ from infinipipe_executor.cuda_memory import describe_memory
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import Corpus
 from infinipipe_executor.data.sampler import BatchSampler
+from infinipipe_executor.device_peak import device_peak_flops
 from infinipipe_executor.errors import CheckpointError, DivergedError
 from infinipipe_executor.evaluation import Evaluation
 from infinipipe_executor.mesh import Mesh
@@ -35,6 +37,7 @@ from infinipipe_executor.metrics import (
     bubble_ratio,
     evaluation_line,
     evaluation_scalars,
+    sequence_lengths,
     step_line,
     step_scalars,
 )
@@ -47,6 +50,7 @@ from infinipipe_executor.pipeline.runner import StepResult, StepRunner
 from infinipipe_executor.plan_client import ActionMeasurement, RankReport
 from infinipipe_executor.planning import Planning
 from infinipipe_executor.schedule import learning_rate
+from infinipipe_executor.step_errors import PassSeconds, StepErrors, pass_seconds
 from infinipipe_executor.stop import StopRequestedError, StopSignal
 
 logger = logging.getLogger(__name__)
@@ -100,6 +104,8 @@ class Trainer:
             stage, mesh, shards_gradients=config.cluster.shards_gradients, z_loss=config.optimizer.z_loss
         )
         self._optimizer = build_optimizer(stage, config.optimizer)
+        self._errors = StepErrors(mesh.pp_size, mesh.sp_size)
+        self._peak_flops = device_peak_flops(mesh.device, stage.dtype, config.cluster.device_peak_tflops)
 
     def resume(self, checkpoint: Path, facts: RunFacts, group: dist.ProcessGroup) -> None:
         """Take the state of a checkpoint of any layout, and go on with the first batch that it has not seen.
@@ -132,6 +138,7 @@ class Trainer:
                 upcoming.append(self._hand_in(step + 1))
             if not self.train_step(step, upcoming.popleft()):
                 self._save_last(step)
+                self._say_errors()
                 self._say_ended(step)
                 return False
             if step + 1 < steps:
@@ -139,6 +146,7 @@ class Trainer:
             else:
                 self._save_last(steps)
             self._evaluate_if_due(step)
+        self._say_errors()
         return True
 
     def train_step(self, step: int, batch: Batch) -> bool:
@@ -181,6 +189,12 @@ class Trainer:
         with suppress(StopRequestedError):
             self._planning.submit(step, batch)
         return batch
+
+    def _say_errors(self) -> None:
+        """Say how good the predictions were; only rank 0 knows."""
+        summary = self._errors.summary()
+        if summary is not None:
+            logger.info("%s", summary)
 
     def _say_ended(self, step: int) -> None:
         """Say what is left of a run that was told to end."""
@@ -248,19 +262,23 @@ class Trainer:
         busy_s = sum(span.end_s - span.start_s for span in result.spans)
         end_s = result.spans[-1].end_s if result.spans else 0.0
         with peers_watched(self._mesh.rank, f"the end of step {step}"):
-            rows = self._gather([busy_s, end_s, result.peak_bytes])
-        makespan_s = max(end for _, end, _ in rows)
+            rows = self._gather([busy_s, end_s, result.peak_bytes, *pass_seconds(result.spans)])
+        makespan_s = max(end for _, end, *_ in rows)
         if self._mesh.rank == 0:
+            self._errors.add(self._planning.replay(plan), makespan_s, [PassSeconds(*row[3:]) for row in rows])
             measured = MeasuredStep(
                 loss=result.loss,
                 z_loss=result.z_loss,
                 grad_norm=grad_norm,
                 makespan_s=makespan_s,
-                bubble_ratio=bubble_ratio([busy for busy, _, _ in rows], makespan_s),
+                bubble_ratio=bubble_ratio([busy for busy, *_ in rows], makespan_s),
                 plan_wait_s=wait_s,
                 step_s=time.monotonic() - started_s,
-                peak_bytes=max(peak_bytes for _, _, peak_bytes in rows),
+                peak_bytes=max(peak_bytes for _, _, peak_bytes, *_ in rows),
                 learning_rate=self._optimizer.param_groups[0]["lr"],
+                device_flops=useful_flops(self._stage.config.shape, sequence_lengths(plan)) / len(rows),
+                device_peak_flops=self._peak_flops,
+                median_error_ratio=self._errors.median_error_ratio,
             )
             self._sinks.put(step, step_scalars(plan, measured))
             logger.info("%s", step_line(step, self._config.job.steps, plan, measured))

@@ -112,7 +112,7 @@ class RayConnection:
         if self._address is not None:
             return _listens(self._address)
         # The only record of which processes are Ray's own; without it the instance counts as there.
-        node = getattr(self._ray._private.worker, "_global_node", None)
+        node = getattr(sys.modules.get("ray._private.worker"), "_global_node", None)
         dead = {kind for kind, _ in node.dead_processes()} if node is not None else set()
         return not dead & ESSENTIAL_PROCESSES
 

@@ -184,6 +184,7 @@ def profile_to_proto(profile: Profile) -> profile_pb2.Profile:
         nodes=None if profile.nodes is None else profile_pb2.NodeLinks(**dataclasses.asdict(profile.nodes)),
         stage_layers=profile.layer_division,
         head=None if profile.head == NO_HEAD else profile_pb2.HeadCost(**dataclasses.asdict(profile.head)),
+        measured_tokens=profile.measured_tokens,
     )
 
 
@@ -227,6 +228,7 @@ def profile_from_proto(message: profile_pb2.Profile) -> Profile:
         nodes=_nodes_from_proto(message.nodes) if message.HasField("nodes") else None,
         layer_division=tuple(message.stage_layers) or None,
         head=HeadCost(message.head.forward_s_per_token, message.head.backward_s_per_token),
+        measured_tokens=message.measured_tokens if message.HasField("measured_tokens") else None,
     )
     check_profile(profile)
     return profile

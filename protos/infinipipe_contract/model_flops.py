@@ -39,6 +39,27 @@ def head_flops(shape: DecoderShape) -> float:
     return _MATMUL_PASSES * 2 * shape.vocab * shape.hidden
 
 
+def useful_flops(shape: DecoderShape, lengths_tokens: Iterable[int]) -> float:
+    """Operations that training on whole sequences needs, forward and backward, however they are packed or sliced.
+
+    A token attends to the tokens before it in its own sequence: attention counts half the square of every length, never
+    the square of a pack. What is computed a second time counts as nothing: recomputed layers, and the scores that the
+    backward pass of attention computes again. Where the backward pass asks for gradients twice, of inputs and of
+    weights, both count.
+
+    Args:
+        shape: The model.
+        lengths_tokens: Tokens of every sequence.
+    """
+    tokens = pairs = 0.0
+    for length in lengths_tokens:
+        tokens += length
+        pairs += length * length / 2
+    matrices = 2 * (shape.layers * shape.layer_matrix_count + shape.vocab * shape.hidden) * tokens
+    attention = 4 * shape.query_dim * shape.layers * pairs
+    return _MATMUL_PASSES * (matrices + attention)
+
+
 def head_layers(shape: DecoderShape, attended_tokens: float) -> float:
     """Time of the head in layers, as far as operations tell; see ``divide_layers_by_cost``."""
     return head_flops(shape) / layer_flops(shape, attended_tokens)

@@ -161,6 +161,7 @@ class Profile:
         layer_division: Layers of every stage where somebody chose them; None where ``divide_layers`` does. Read
             ``stage_layers``, which holds either.
         head: Time of the last stage behind its layers.
+        measured_tokens: Longest sequence in tokens that was timed; None where nothing was.
     """
 
     name: str
@@ -176,6 +177,7 @@ class Profile:
     nodes: NodeLinks | None = None
     layer_division: tuple[int, ...] | None = None
     head: HeadCost = NO_HEAD
+    measured_tokens: int | None = None
 
     @property
     def device_count(self) -> int:
@@ -191,6 +193,21 @@ class Profile:
     def usable_memory_bytes(self) -> float:
         """Bytes of one device that a plan may fill (paper: G)."""
         return self.cluster.device_memory_bytes * self.cluster.usable_memory_ratio
+
+
+def extrapolation(profile: Profile, longest_tokens: int) -> str | None:
+    """Say that a profile knows nothing of sequences as long as the longest of a batch.
+
+    Returns:
+        A sentence; None where the profile was measured that far, or not measured at all.
+    """
+    limit = profile.measured_tokens
+    if limit is None or longest_tokens <= limit:
+        return None
+    return (
+        f"profile {profile.name} was measured with up to {limit} tokens, a sequence has {longest_tokens}: "
+        "its predicted times are extrapolated"
+    )
 
 
 def derive_node_links(profile: Profile) -> NodeLinks:
@@ -239,9 +256,9 @@ def check_profile(profile: Profile) -> None:
         model.layers,
         f"at least cluster.pp_size, which is {cluster.pp_size}",
     )
-    if model.query_dim is not None:
-        _require(model.query_dim >= 1, "model.query_dim", model.query_dim, "at least 1")
-        _require(model.query_dim <= MAX_WIDTH, "model.query_dim", model.query_dim, f"at most {MAX_WIDTH}")
+    for key, given in (("model.query_dim", model.query_dim), ("measured_tokens", profile.measured_tokens)):
+        _require(given is None or given >= 1, key, given, "at least 1")
+        _require(given is None or given <= MAX_WIDTH, key, given, f"at most {MAX_WIDTH}")
     if profile.layer_division is not None:
         _check_division(profile.layer_division, model.layers, cluster.pp_size)
     for key, entries, largest in (
@@ -262,16 +279,20 @@ def check_profile(profile: Profile) -> None:
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
         _require_number(f"{name}.latency_s", link.latency_s, MAX_SECONDS)
         _require_bandwidth(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)
-    _require_number("memory.token_bytes", memory.token_bytes, MAX_BYTES)
-    _require_number("memory.logits_bytes", memory.logits_bytes, MAX_BYTES)
-    if memory.working is not None:
-        for key, value in dataclasses.asdict(memory.working).items():
-            _require_number(f"memory.working.{key}", value, MAX_BYTES)
+    _check_memory(memory)
     _require_number("cluster.device_memory_bytes", cluster.device_memory_bytes, MAX_BYTES)
     ratio = cluster.usable_memory_ratio
     _require(0 < ratio <= 1, "cluster.usable_memory_ratio", ratio, "in (0, 1]")
     if profile.nodes is not None:
         _check_nodes(profile.nodes, profile.device_count)
+
+
+def _check_memory(memory: MemoryCost) -> None:
+    _require_number("memory.token_bytes", memory.token_bytes, MAX_BYTES)
+    _require_number("memory.logits_bytes", memory.logits_bytes, MAX_BYTES)
+    if memory.working is not None:
+        for key, value in dataclasses.asdict(memory.working).items():
+            _require_number(f"memory.working.{key}", value, MAX_BYTES)
 
 
 def _check_division(stage_layers: tuple[int, ...], layers: int, pp_size: int) -> None:

@@ -27,13 +27,13 @@ LAYOUTS = [(1, 1, 1), (1, 2, 1), (1, 4, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (2,
 HELD_OUT: Sections = {"data": {"evaluation_corpus": "held-out"}, "evaluation": {"every_steps": 2, "sequences": 8}}
 
 
-def held_out_run(folder: Path, changes: Sections | None = None, **layout: int) -> Path:
+def held_out_run(folder: Path, changes: Sections | None = None, *, pp_size: int) -> Path:
     """A run of four steps that evaluates eight sequences, in batches of six and of two, behind steps 1 and 3."""
     together: dict[str, dict[str, object]] = {section: dict(keys) for section, keys in HELD_OUT.items()}
     for section, keys in (changes or {}).items():
         together.setdefault(section, {}).update(keys)
     write_texts(folder / "held-out")
-    return write_run(folder, changes=together, **layout)
+    return write_run(folder, pp_size=pp_size, sp_size=1, changes=together)
 
 
 @pytest.mark.parametrize("config", [TINY, FAMILIES["qwen 2"]], ids=["llama", "tied"])
@@ -62,8 +62,8 @@ def test_the_loss_of_forward_passes_alone_equals_one_sequence_at_a_time(
 
 
 def test_a_run_trains_bit_by_bit_the_same_with_and_without_evaluation(groups: GroupPool, tmp_path: Path) -> None:
-    dropout = {"model": {"dropout": 0.1}, "metrics": {"jsonl": "metrics.jsonl"}}
-    with_it = held_out_run(tmp_path / "with", dropout, dp_size=1, pp_size=2, sp_size=1)
+    dropout: Sections = {"model": {"dropout": 0.1}, "metrics": {"jsonl": "metrics.jsonl"}}
+    with_it = held_out_run(tmp_path / "with", dropout, pp_size=2)
     without = write_run(tmp_path / "without", dp_size=1, pp_size=2, sp_size=1, changes={"model": {"dropout": 0.1}})
 
     evaluated = groups.run(2, train_run, with_it)
@@ -87,8 +87,11 @@ def test_a_run_trains_bit_by_bit_the_same_with_and_without_evaluation(groups: Gr
 
 
 def test_held_out_sequences_are_evaluated_in_order_each_target_once(groups: GroupPool, tmp_path: Path) -> None:
-    still = {"optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}, "metrics": {"jsonl": "metrics.jsonl"}}
-    path = held_out_run(tmp_path, still, dp_size=1, pp_size=1, sp_size=1)
+    still: Sections = {
+        "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0},
+        "metrics": {"jsonl": "metrics.jsonl"},
+    }
+    path = held_out_run(tmp_path, still, pp_size=1)
 
     (run,) = groups.run(1, train_run, path)
 
@@ -106,7 +109,7 @@ def test_held_out_sequences_are_evaluated_in_order_each_target_once(groups: Grou
 
 
 def test_a_signal_within_an_evaluation_ends_all_ranks_before_its_next_batch(groups: GroupPool, tmp_path: Path) -> None:
-    path = held_out_run(tmp_path, dp_size=1, pp_size=2, sp_size=1)
+    path = held_out_run(tmp_path, pp_size=2)
 
     runs = groups.run(2, train_run, path, 1)
 
@@ -119,7 +122,7 @@ def test_a_signal_within_an_evaluation_ends_all_ranks_before_its_next_batch(grou
 
 
 def test_ranks_with_different_plans_of_held_out_data_all_end(groups: GroupPool, tmp_path: Path) -> None:
-    path = held_out_run(tmp_path, dp_size=1, pp_size=2, sp_size=1)
+    path = held_out_run(tmp_path, pp_size=2)
 
     runs = groups.run(2, train_run, path, -1, 1)
 

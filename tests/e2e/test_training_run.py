@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 STEP_LINE = re.compile(
     r"^step +(\d+) of 8  loss (\d+\.\d{4})  grad norm \d+\.\d{3}  learning rate 1\.00e-02  tokens \d+"
     r"  chunks \d+b/\d+s/\d+h  K \d+  pipelines \d+  recompute \d+ layers  predicted \d+\.\d\d s  measured \d+\.\d\d s"
-    r"  bubble \d+%/\d+%  plan wait \d+\.\d s$",
+    r"  bubble \d+%/\d+%  plan wait \d+\.\d s  \d+ tokens/s  \S+ TFLOP/s a device$",
     re.MULTILINE,
 )
 

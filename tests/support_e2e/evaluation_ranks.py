@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from infinipipe_contract.plan import ExecutionPlan
@@ -170,6 +171,6 @@ def hand_on_plan(batch: Batch, tag: str) -> tuple[str, list[tuple[str, int]]]:
     """Have a held-out batch planned on several ranks; return the digest of the plan and what this rank asked."""
     profile = tiny_profile(1, 1, 4 * 2**20)
     planner = LocalPlanner(profile)
-    store = dist.PrefixStore(tag, _get_default_store())
+    store = PrefixStore(tag, _get_default_store())
     plan = Planning(planner, dist.get_rank(), profile, 20.0, store=store).plan_held_out(3, batch)
     return plan.digest, planner.asked

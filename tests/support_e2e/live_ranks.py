@@ -26,7 +26,7 @@ class LiveRun:
         for reader in self._readers:
             reader.start()
 
-    def wait_for(self, text: str, timeout_s: float = 60.0) -> None:
+    def wait_for(self, text: str, timeout_s: float = 100.0) -> None:
         """Wait until a line holds the text."""
         end_s = time.monotonic() + timeout_s
         while text not in self.output:
@@ -40,7 +40,7 @@ class LiveRun:
         for rank in ranks:
             self.processes[rank].send_signal(signal.SIGTERM)
 
-    def end(self, timeout_s: float = 60.0) -> list[int]:
+    def end(self, timeout_s: float = 100.0) -> list[int]:
         """Wait for the end of all ranks and return their exit codes."""
         end_s = time.monotonic() + timeout_s
         try:

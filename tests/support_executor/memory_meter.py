@@ -26,7 +26,7 @@ from infinipipe_executor.parallel.channels import Channel, Channels
 from infinipipe_executor.pipeline.runner import StepRunner
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     """Counts the bytes of all storages on meta that are made while it is entered.
 
     Args:
@@ -34,7 +34,7 @@ class LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self, parameters: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch
         self.live_bytes = 0
         self.peak_bytes = 0
         self._known: dict[int, Any] = {p.untyped_storage()._cdata: None for p in parameters}

@@ -25,6 +25,9 @@ MEASURED = MeasuredStep(
     step_s=4.0,
     peak_bytes=2e6,
     learning_rate=1e-3,
+    device_flops=6e9,
+    device_peak_flops=None,
+    median_error_ratio=0.125,
 )
 
 

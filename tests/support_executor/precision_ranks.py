@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_executor.config import OptimizerConfig
@@ -50,7 +51,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
-            flat, _ = torch.utils._pytree.tree_flatten((args, kwargs))
+            flat, _ = tree_flatten((args, kwargs))
             self.dtypes[func._opname.strip("_")] |= {one.dtype for one in flat if isinstance(one, Tensor)}
         return func(*args, **(kwargs or {}))
 
@@ -124,5 +125,5 @@ def _whole_parameters(stage: torch.nn.Module) -> dict[str, Tensor]:
     whole = {}
     for name, parameter in stage.named_parameters():
         assert isinstance(parameter, DTensor)
-        whole[name] = parameter.detach().full_tensor().clone()
+        whole[name] = parameter.full_tensor().detach().clone()
     return whole

@@ -1,16 +1,12 @@
 """`infinipipe export`: a checkpoint of a run becomes a Hugging Face folder."""
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from infinipipe_executor.cli.messages import EXIT_USAGE, fail, fail_without
 from infinipipe_executor.errors import ExecutorError
-
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
-
-EXECUTOR_EXTRA_MODULES = frozenset({"numpy", "safetensors", "torch"})
 
 
 def export(
@@ -21,15 +17,13 @@ def export(
     try:
         from infinipipe_executor.model.export import export_checkpoint  # noqa: PLC0415  # torch takes seconds
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in EXECUTOR_EXTRA_MODULES:
-            raise
-        _fail(f"this command needs {error.name}, which is not installed: pip install 'infinipipe[executor]'")
+        fail_without(error)
     try:
         report = export_checkpoint(checkpoint, output, tell=typer.echo)
     except ExecutorError as error:
-        _fail(str(error), EXIT_USAGE)
+        fail(str(error), EXIT_USAGE)
     except OSError as error:
-        _fail(f"cannot write {output}: {error.strerror or error}")
+        fail(f"cannot write {output}: {error.strerror or error}")
     files = "one file" if report.file_count == 1 else f"{report.file_count} files"
     typer.echo(
         f"{output}: {report.tensor_count} tensors, {report.written_bytes:,} bytes, in {files}; "
@@ -43,8 +37,3 @@ def _describe_tokenizer(tokenizer: Path | None, copied: tuple[str, ...]) -> str:
     if tokenizer is None:
         return "no tokenizer: the run was given none"
     return f"no tokenizer: {tokenizer} is not there any more"
-
-
-def _fail(sentence: str, exit_code: int = EXIT_FAILURE) -> NoReturn:
-    typer.echo(f"error: {sentence}", err=True)
-    raise typer.Exit(exit_code)

@@ -12,6 +12,7 @@ from infinipipe_executor.config.model import ModelSection
 from infinipipe_executor.config.optimizer import OptimizerConfig
 from infinipipe_executor.config.planner import PlannerConfig
 from infinipipe_executor.config.run_config import RunConfig
+from infinipipe_executor.config.world import check_world
 
 __all__ = [
     "CheckpointConfig",
@@ -25,5 +26,6 @@ __all__ = [
     "PlannerConfig",
     "RunConfig",
     "check_address",
+    "check_world",
     "load_config",
 ]

@@ -18,6 +18,8 @@ class ClusterConfig(Section):
         device: Where tensors live; "cpu" talks over gloo, "cuda" over NCCL.
         device_memory_mib: Memory of one device that plans count on, in MiB.
         usable_memory_ratio: Share of it that a plan may fill.
+        device_peak_tflops: Peak rate of one device in 10^12 operations a second, which MFU is measured against; absent:
+            known for some CUDA devices, and without it there is no MFU.
         gradient_policy: "zero3" divides the gradients of every chunk among the ranks of a stage; "zero2" adds up those
             of the whole stage on every rank and divides them once a step: less communication, more memory.
         collective_timeout_s: Longest wait of a rank for its peers within a collective; longer than a step, since a
@@ -32,6 +34,7 @@ class ClusterConfig(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     device_memory_mib: Annotated[float, Field(gt=0, le=MAX_COUNT)]
     usable_memory_ratio: Annotated[float, Field(gt=0, le=1)] = 0.9
+    device_peak_tflops: Annotated[float, Field(gt=0, le=MAX_COUNT)] | None = None
     gradient_policy: Literal["zero3", "zero2"] = "zero3"
     collective_timeout_s: Seconds = 60.0
     start_timeout_s: Seconds = 3600.0

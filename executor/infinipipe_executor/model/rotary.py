@@ -79,4 +79,8 @@ def rotate(x: Tensor, table: RotaryTable) -> Tensor:
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.to(cos.dtype).chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+    turned = torch.empty(x.shape, dtype=cos.dtype, device=x.device)
+    turned_first, turned_second = turned.chunk(2, dim=-1)
+    torch.mul(first, cos, out=turned_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=turned_second).addcmul_(first, sin)
+    return turned.to(x.dtype)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from infinipipe_kernels.checks import require_dtype, require_floating, require_shape, statistics_dtype
 from infinipipe_kernels.dispatch import runs_triton
@@ -25,7 +26,7 @@ class _SwiGlu(torch.autograd.Function):
 
             return triton_kernel.forward(gate_tf, up_tf)
         wide = statistics_dtype(gate_tf.dtype)
-        return (torch.nn.functional.silu(gate_tf.to(wide)) * up_tf).to(gate_tf.dtype)
+        return functional.silu(gate_tf.to(wide)).mul_(up_tf).to(gate_tf.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
@@ -37,12 +38,10 @@ class _SwiGlu(torch.autograd.Function):
             return triton_kernel.backward(grad_tf, gate_tf, up_tf)
         wide = statistics_dtype(gate_tf.dtype)
         wide_gate_tf = gate_tf.to(wide)
-        sigmoid_tf = torch.sigmoid(wide_gate_tf)
-        silu_tf = wide_gate_tf * sigmoid_tf
-        grad_up_tf = (grad_tf * silu_tf).to(up_tf.dtype)
-        slope_tf = sigmoid_tf + silu_tf * (1 - sigmoid_tf)
-        grad_gate_tf = (grad_tf.to(wide) * up_tf * slope_tf).to(gate_tf.dtype)
-        return grad_gate_tf, grad_up_tf
+        grad_up_tf = functional.silu(wide_gate_tf).mul_(grad_tf).to(up_tf.dtype)
+        # Torch's own: one pass over memory for the slope, where written out it takes six.
+        grad_gate_tf: Tensor = torch.ops.aten.silu_backward(grad_tf.to(wide) * up_tf, wide_gate_tf)
+        return grad_gate_tf.to(gate_tf.dtype), grad_up_tf
 
 
 _swiglu = cast("Callable[..., Tensor]", _SwiGlu.apply)

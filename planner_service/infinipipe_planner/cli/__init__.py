@@ -33,7 +33,17 @@ def register(app: typer.Typer) -> None:
         app.command()(local_command)
     for asking_command in (plan, jobs, plans, show, watch, trace, report, delete, health):
         app.command()(asks_planner(asking_command))
-    app.add_typer(profile, name="profile")
+    _add_profile(app)
+
+
+def _add_profile(app: typer.Typer) -> None:
+    """Add to the group ``profile``, which the executor adds to as well, whoever comes first."""
+    groups = [group.typer_instance for group in app.registered_groups if group.name == "profile"]
+    group = next((group for group in groups if group is not None), None)
+    if group is None:
+        app.add_typer(profile, name="profile")
+    else:
+        group.registered_commands += profile.registered_commands
 
 
 def build_app() -> typer.Typer:

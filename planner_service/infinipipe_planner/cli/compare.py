@@ -22,6 +22,7 @@ from infinipipe_planner.cli.output import (
     is_json,
     planner_extra,
     print_table,
+    warn_extrapolation,
 )
 from infinipipe_planner.errors import InvalidLengthsError, InvalidOptionsError
 
@@ -72,6 +73,7 @@ def compare(
         _require_plotting(plot)
     try:
         cost_model, lengths_tokens = read_profile(profile), read_lengths(lengths)
+        warn_extrapolation(cost_model, lengths_tokens)
         if baseline and baseline not in methods:
             raise InvalidOptionsError(unknown("baseline", baseline, methods))
         with _progress() as say:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from infinipipe_contract.codec import plan_to_json
 from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.profile import Profile, extrapolation
 from infinipipe_contract.text import plan_grid, plan_tables
 
 EXIT_FAILURE = 1
@@ -46,6 +47,13 @@ def fail(sentence: str, exit_code: int = EXIT_FAILURE) -> NoReturn:
     """Say what is wrong and leave."""
     typer.echo(f"error: {sentence}", err=True)
     raise typer.Exit(exit_code)
+
+
+def warn_extrapolation(profile: Profile, lengths_tokens: Sequence[int]) -> None:
+    """Say on stderr where a batch goes beyond what its profile was measured with."""
+    sentence = extrapolation(profile, max(lengths_tokens, default=0))
+    if sentence is not None:
+        typer.echo(f"warning: {sentence}", err=True)
 
 
 def format_plan(plan: ExecutionPlan, output_format: OutputFormat) -> str:

@@ -24,6 +24,7 @@ from infinipipe_planner.cli.output import (
     format_plan,
     is_json,
     planner_extra,
+    warn_extrapolation,
     working,
     write_result,
 )
@@ -113,6 +114,7 @@ def plan(
         lengths_tokens = read_lengths(_require(lengths, "--lengths"))
     except InputError as error:
         fail(str(error), EXIT_USAGE)
+    warn_extrapolation(cost_model, lengths_tokens)
     if is_explained:
         _refuse({"--server": server}, "--explain plans in this process")
         _refuse({"--budget-s": budget_s or None}, "--explain compares repeatable plans")

@@ -51,11 +51,14 @@ def test_layers_head_and_query_width_survive_json_and_stay_absent_where_they_are
         model=dataclasses.replace(plain.model, query_dim=24),
         layer_division=(3, 1),
         head=HeadCost(1e-6, 2e-6),
+        measured_tokens=4096,
     )
 
     assert profile_from_json(profile_to_json(full)) == full
     assert full.stage_layers == (3, 1)
-    assert not {"stage_layers", "head", "query_dim"} & set(profile_to_json(plain).replace('"', " ").split())
+    assert not {"stage_layers", "head", "query_dim", "measured_tokens"} & set(
+        profile_to_json(plain).replace('"', " ").split()
+    )
     assert plain.stage_layers == (2, 2)
 
 

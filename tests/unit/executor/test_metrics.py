@@ -1,9 +1,11 @@
 """What a step prints is counted from the plan and from what all ranks measured."""
 
+import dataclasses
+
 import pytest
 
 from infinipipe_contract.plan import ChunkKind
-from infinipipe_executor.metrics import bubble_ratio, describe_plan, step_line, step_scalars
+from infinipipe_executor.metrics import bubble_ratio, describe_plan, sequence_lengths, step_line, step_scalars
 from support_executor.metrics import MEASURED, two_pipelines
 
 
@@ -21,7 +23,30 @@ def test_a_step_is_one_line_with_everything_an_operator_asks_first() -> None:
     assert step_line(4, 20, two_pipelines(), MEASURED) == (
         "step  4 of 20  loss 3.1416  grad norm 0.500  learning rate 1.00e-03  tokens 20  chunks 1b/2s/1h  K 3"
         "  pipelines 2  recompute 4 layers  predicted 2.00 s  measured 2.50 s  bubble 25%/30%  plan wait 0.0 s"
+        "  5 tokens/s  0.0015 TFLOP/s a device"
     )
+
+
+def test_a_step_tells_its_share_of_the_peak_rate_only_where_the_peak_is_known() -> None:
+    # 6e9 operations in 4 s are 1.5e9 a second, a tenth of 15e9.
+    known = dataclasses.replace(MEASURED, device_peak_flops=15e9)
+
+    assert step_line(4, 20, two_pipelines(), known).endswith("  5 tokens/s  0.0015 TFLOP/s a device  MFU 10.0%")
+    assert step_scalars(two_pipelines(), known)["mfu"] == pytest.approx(0.1)
+    assert step_scalars(two_pipelines(), MEASURED)["tflops_per_device"] == pytest.approx(0.0015)
+    assert "mfu" not in step_scalars(two_pipelines(), MEASURED)
+
+
+def test_operations_are_counted_from_whole_sequences_however_they_were_cut_and_packed() -> None:
+    # Sequences of 10 (in three slices), 3 (packed with the last of them) and 7 tokens.
+    assert sorted(sequence_lengths(two_pipelines())) == [3, 7, 10]
+
+
+def test_a_step_tells_how_far_its_predicted_time_is_off() -> None:
+    scalars = step_scalars(two_pipelines(), MEASURED)
+
+    assert scalars["step_error_ratio"] == pytest.approx(2.0 / 2.5 - 1)
+    assert scalars["median_step_error_ratio"] == 0.125
 
 
 @pytest.mark.parametrize(

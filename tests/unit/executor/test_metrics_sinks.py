@@ -1,5 +1,6 @@
 """Metrics reach every sink that is asked for, and no sink can hold up or end a run."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ from support_executor.metrics import MEASURED, two_pipelines
 
 TRAINING_PAGE = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 
-SCALARS = step_scalars(two_pipelines(), MEASURED)
+SCALARS = step_scalars(two_pipelines(), dataclasses.replace(MEASURED, device_peak_flops=1e12))  # with MFU
 
 
 def documented_tags() -> list[str]:

@@ -61,6 +61,20 @@ def test_a_fetched_plan_is_the_one_that_was_planned(client: PlanClient) -> None:
     assert plan == plan_of_one_chunk((5, 7), job="a", generation=1, step=2, target_token_count=6)
 
 
+def test_lengths_that_are_no_step_are_planned_without_a_trace_in_the_job(
+    service: BackgroundService, client: PlanClient
+) -> None:
+    plan = client.solve_plan([700, 300], PROFILE, timeout_s=20)
+
+    validate(plan, [700, 300], PROFILE)
+    assert (plan.job, plan.generation, plan.step) == ("", 0, 0)
+    with pytest.raises(PlanFailedError, match="sequence 1 has 0 tokens"):
+        client.solve_plan([700, 0], PROFILE, timeout_s=20)
+    with grpc.insecure_channel(service.address) as channel:
+        stub = planner_service_pb2_grpc.PlannerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        assert not stub.ListPlans(pb.ListPlansRequest(job="a"), timeout=10).plans
+
+
 def test_another_rank_joins_the_generation_that_one_opened(service: BackgroundService, client: PlanClient) -> None:
     generation = client.create_job("a", PROFILE, context_tokens=CONTEXT_TOKENS)
     client.submit_batch(0, (5, 7))

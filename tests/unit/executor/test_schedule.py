@@ -21,7 +21,7 @@ def test_a_constant_rate_rises_over_the_warm_up_and_stays() -> None:
 
 def test_without_a_warm_up_the_first_step_has_the_whole_rate() -> None:
     for schedule in ("constant", "linear", "cosine"):
-        assert learning_rate(OptimizerConfig(learning_rate=0.5, schedule=schedule), 0, 10) == 0.5  # type: ignore[arg-type]
+        assert learning_rate(OptimizerConfig(learning_rate=0.5, schedule=schedule), 0, 10) == 0.5
 
 
 def test_a_linear_rate_falls_from_the_end_of_the_warm_up_to_the_minimum_and_stays_there() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ K = 1024
 BF16_BYTES = 2
 
 
-def _model(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **extra: bool) -> ModelConfig:
+def _model(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **extra: Any) -> ModelConfig:
     return ModelConfig(
         layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=128, ffn=ffn, vocab=vocab, **extra
     )

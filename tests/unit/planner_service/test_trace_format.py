@@ -21,11 +21,11 @@ KEYS: dict[str, dict[str, Any]] = {
     "f": {"cat": str, "ts": (int, float), "tid": int, "id": int, "bp": str},
     "M": {"tid": int, "args": dict},
 }
-METADATA = {
-    "process_name": {"name": str},
-    "thread_name": {"name": str},
-    "process_sort_index": {"sort_index": int},
-    "thread_sort_index": {"sort_index": int},
+METADATA: dict[str, tuple[str, type]] = {
+    "process_name": ("name", str),
+    "thread_name": ("name", str),
+    "process_sort_index": ("sort_index", int),
+    "thread_sort_index": ("sort_index", int),
 }
 
 
@@ -56,9 +56,9 @@ def test_every_event_has_the_keys_of_its_phase_with_the_right_types_and_no_other
         assert event.get("ts", 0) >= 0
         assert event.get("dur", 0) >= 0
         if event["ph"] == "M":
-            (value,) = event["args"].items()
-            ((key, kind),) = METADATA[event["name"]].items()
-            assert value[0] == key and isinstance(value[1], kind)
+            argument, kind = METADATA[event["name"]]
+            assert event["args"].keys() == {argument}
+            assert isinstance(event["args"][argument], kind)
         if event["ph"] == "C":
             assert all(isinstance(value, int | float) for value in event["args"].values())
 

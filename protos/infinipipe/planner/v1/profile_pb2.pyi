@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Profile(_message.Message):
-    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory", "nodes", "stage_layers", "head")
+    __slots__ = ("name", "comment", "model", "cluster", "forward", "backward", "all2all", "p2p", "param_gather_s", "memory", "nodes", "stage_layers", "head", "measured_tokens")
     NAME_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class Profile(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     comment: str
     model: ModelShape
@@ -34,7 +35,8 @@ class Profile(_message.Message):
     nodes: NodeLinks
     stage_layers: _containers.RepeatedScalarFieldContainer[int]
     head: HeadCost
-    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ..., nodes: _Optional[_Union[NodeLinks, _Mapping]] = ..., stage_layers: _Optional[_Iterable[int]] = ..., head: _Optional[_Union[HeadCost, _Mapping]] = ...) -> None: ...
+    measured_tokens: int
+    def __init__(self, name: _Optional[str] = ..., comment: _Optional[str] = ..., model: _Optional[_Union[ModelShape, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., forward: _Optional[_Union[ComputeCost, _Mapping]] = ..., backward: _Optional[_Union[ComputeCost, _Mapping]] = ..., all2all: _Optional[_Union[LinkCost, _Mapping]] = ..., p2p: _Optional[_Union[LinkCost, _Mapping]] = ..., param_gather_s: _Optional[_Iterable[float]] = ..., memory: _Optional[_Union[MemoryCost, _Mapping]] = ..., nodes: _Optional[_Union[NodeLinks, _Mapping]] = ..., stage_layers: _Optional[_Iterable[int]] = ..., head: _Optional[_Union[HeadCost, _Mapping]] = ..., measured_tokens: _Optional[int] = ...) -> None: ...
 
 class ModelShape(_message.Message):
     __slots__ = ("layers", "hidden", "kv_dim", "ffn", "vocab", "dtype_bytes", "query_dim")
