@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from infinipipe_executor.config import OptimizerConfig
 
@@ -26,6 +27,12 @@ def set_learning_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
     """Let the next updates use a learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def state_bytes(optimizer: torch.optim.AdamW) -> int:
+    """Bytes of both moments that this rank holds; 0 before the first update."""
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    return sum((moment.to_local() if isinstance(moment, DTensor) else moment).nbytes for moment in moments)
 
 
 def create_state(optimizer: torch.optim.AdamW) -> None:

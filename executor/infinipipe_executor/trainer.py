@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,7 +43,7 @@ from infinipipe_executor.metrics import (
 )
 from infinipipe_executor.metrics_sinks import Sinks
 from infinipipe_executor.model.stage import Stage
-from infinipipe_executor.optimizer import build_optimizer, set_learning_rate
+from infinipipe_executor.optimizer import build_optimizer, set_learning_rate, state_bytes
 from infinipipe_executor.parallel.grad_norm import clip_gradients
 from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.pipeline.runner import StepResult, StepRunner
@@ -177,6 +178,8 @@ class Trainer:
         set_learning_rate(self._optimizer, learning_rate(self._config.optimizer, step, self._config.job.steps))
         self._optimizer.step()
         self._optimizer.zero_grad()
+        if self._mesh.device.type == "cpu":  # the allocator of CUDA has seen it
+            result = replace(result, peak_bytes=result.peak_bytes + state_bytes(self._optimizer))
         self._tell(step, plan, result, grad_norm, wait_s, started_s)
         return True
 

@@ -103,7 +103,8 @@ class CostModel:
         """Most that any pass of a chunk needs while it runs, beside all that is held before it; 0 as in the paper.
 
         A plan that leaves this room for its largest chunk holds whatever its recompute counts: it is the memory of a
-        layer that is recomputed whole, and of its backward pass.
+        layer that is recomputed whole, of its backward pass, and of three messages: the last one that was sent either
+        way and the next one that comes.
         """
         profile = self.profile
         working = profile.memory.working
@@ -114,7 +115,8 @@ class CostModel:
         most_bytes = max(
             backward_bytes, working.forward_token_bytes, working.recompute_token_bytes, working.context_token_bytes
         )
-        return most_bytes * tokens / profile.cluster.sp_size
+        message_bytes = profile.model.dtype_bytes * profile.model.hidden
+        return (most_bytes + 3 * message_bytes) * tokens / profile.cluster.sp_size
 
     def saved_bytes_per_layer(self, tokens: float, *, keeps_kv: bool) -> float:
         """Bytes that recomputing one layer of a chunk saves (F[k] of Alg. 2, from Eqs. 9 and 10).

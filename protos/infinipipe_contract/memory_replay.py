@@ -45,8 +45,8 @@ def replay_memory(
     after = []
     if memory.working is not None:
         replay = _WorkingReplay(pipelines, costs, stage_index, memory.working)
-        for this in passes:
-            within_bytes = replay.run(this)
+        for index, this in enumerate(passes):
+            within_bytes = replay.run(this, passes[index + 1] if index + 1 < len(passes) else None)
             peak_bytes = max(peak_bytes, live_bytes + within_bytes)
             after.append(live_bytes + replay.held_bytes)
         return StageMemory(tuple(after), peak_bytes)
@@ -88,16 +88,44 @@ class _WorkingReplay:
         self._costs = costs
         self._working = working
         self._layer_count = costs.stage_layers[stage_index]
+        self._is_first = stage_index == 0
         self._is_last = stage_index == costs.profile.cluster.pp_size - 1
         self._chunks: dict[ChunkId, _Held] = {}
+        self._sent: dict[ActionKind, ChunkId] = {}  # the last message each way: it stays until the next one is sent
         self._gradients: dict[tuple[int, Slice], float] = {}  # bytes over all layers, by pipeline and slice
         self._slices = {
             index: {sequence: [piece for piece, _ in of] for sequence, of in slices_by_sequence(p.chunks).items()}
             for index, p in pipelines.items()
         }
 
-    def run(self, this: MemoryPass) -> float:
-        """Run a pass; return the most that is held while it runs."""
+    def run(self, this: MemoryPass, following: MemoryPass | None) -> float:
+        """Run a pass; return the most that is held while it runs.
+
+        Args:
+            this: The pass.
+            following: The pass behind it, whose message may come already.
+        """
+        if this.kind is ActionKind.BACKWARD and self._sent.get(ActionKind.FORWARD) == this.chunk_id:
+            del self._sent[ActionKind.FORWARD]  # its gradient comes back, so it has arrived
+        waiting = list(self._sent.values())
+        if following is not None and not self._is_end(following.kind, sends=False):
+            waiting.append(following.chunk_id)
+        message_bytes = sum(map(self._message_bytes, waiting))
+        if not self._is_end(this.kind, sends=True):
+            self._sent[this.kind] = this.chunk_id
+        return message_bytes + self._compute(this)
+
+    def _is_end(self, kind: ActionKind, *, sends: bool) -> bool:
+        """Whether there is no stage that a pass sends to, or receives from."""
+        return self._is_last if (kind is ActionKind.FORWARD) == sends else self._is_first
+
+    def _message_bytes(self, chunk_id: ChunkId) -> float:
+        profile = self._costs.profile
+        tokens = self._pipelines[chunk_id.pipeline_index].chunks[chunk_id.chunk_index].token_count
+        return profile.model.dtype_bytes * profile.model.hidden * tokens / profile.cluster.sp_size
+
+    def _compute(self, this: MemoryPass) -> float:
+        """Run the computation of a pass; return the most that is held, without messages of other passes."""
         sp_size = self._costs.profile.cluster.sp_size
         chunk = self._pipelines[this.chunk_id.pipeline_index].chunks[this.chunk_id.chunk_index]
         own_tokens = chunk.token_count / sp_size
@@ -111,14 +139,14 @@ class _WorkingReplay:
         before_bytes = self.held_bytes
         new_bytes, own_bytes = self._move_gradients(this.chunk_id)
         self.held_bytes += new_bytes - own_bytes - held.total
-        model = self._costs.profile.model
-        peak_bytes = before_bytes + own_tokens * model.dtype_bytes * model.hidden
+        input_bytes = self._message_bytes(this.chunk_id)
+        peak_bytes = before_bytes + input_bytes
         # The most is needed in the uppermost layer, in the uppermost one that is recomputed, or in the lowest.
         for layer in {held.layer_count, max(1, held.recompute_layer_count), 1}:
             rising = layer * (own_bytes - new_bytes) / held.layer_count
             level_bytes = self.held_bytes + rising + held.below(layer)
             if layer <= held.recompute_layer_count:
-                level_bytes += held.kept_layer - own_tokens * model.dtype_bytes * model.hidden
+                level_bytes += held.kept_layer - input_bytes
             running_bytes = own_tokens * self._working.backward_token_bytes
             if any(piece.start_token for piece in chunk.slices):
                 in_context_bytes = own_tokens * self._working.context_token_bytes - held.kept_layer

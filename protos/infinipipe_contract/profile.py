@@ -256,9 +256,9 @@ def check_profile(profile: Profile) -> None:
         model.layers,
         f"at least cluster.pp_size, which is {cluster.pp_size}",
     )
-    if model.query_dim is not None:
-        _require(model.query_dim >= 1, "model.query_dim", model.query_dim, "at least 1")
-        _require(model.query_dim <= MAX_WIDTH, "model.query_dim", model.query_dim, f"at most {MAX_WIDTH}")
+    for key, given in (("model.query_dim", model.query_dim), ("measured_tokens", profile.measured_tokens)):
+        _require(given is None or given >= 1, key, given, "at least 1")
+        _require(given is None or given <= MAX_WIDTH, key, given, f"at most {MAX_WIDTH}")
     if profile.layer_division is not None:
         _check_division(profile.layer_division, model.layers, cluster.pp_size)
     for key, entries, largest in (
@@ -276,11 +276,6 @@ def check_profile(profile: Profile) -> None:
         _require(work_s >= MIN_TOKEN_SECONDS, f"{direction}.alpha1 + alpha2", work_s, f"at least {MIN_TOKEN_SECONDS:g}")
     _require_number("head.forward_s_per_token", profile.head.forward_s_per_token, MAX_SECONDS)
     _require_number("head.backward_s_per_token", profile.head.backward_s_per_token, MAX_SECONDS)
-    if profile.measured_tokens is not None:
-        _require(profile.measured_tokens >= 1, "measured_tokens", profile.measured_tokens, "at least 1")
-        _require(
-            profile.measured_tokens <= MAX_WIDTH, "measured_tokens", profile.measured_tokens, f"at most {MAX_WIDTH}"
-        )
     for name, link in (("all2all", profile.all2all), ("p2p", profile.p2p)):
         _require_number(f"{name}.latency_s", link.latency_s, MAX_SECONDS)
         _require_bandwidth(f"{name}.bandwidth_bytes_per_s", link.bandwidth_bytes_per_s)

@@ -17,15 +17,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.schedule import share_tokens
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import Stage
-from infinipipe_executor.parallel.channels import Channels
+from infinipipe_executor.parallel.channels import Channel, Channels
 from infinipipe_executor.pipeline.runner import StepRunner
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     """Counts the bytes of all storages on meta that are made while it is entered.
 
     Args:
@@ -33,7 +34,7 @@ class LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self, parameters: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch
         self.live_bytes = 0
         self.peak_bytes = 0
         self._known: dict[int, Any] = {p.untyped_storage()._cdata: None for p in parameters}
@@ -69,7 +70,7 @@ def measure_peak_bytes(
     pp_size = len(stage_layers)
     with torch.device("meta"):
         stage = Stage(config, pp_size, stage_index, torch.bfloat16, stage_layers).to(torch.bfloat16)
-    edge = cast("Any", _EmptyChannel())
+    edges = [Channel(cast("Any", None), peer_rank=0) for _ in range(4)]
     mesh = Mesh(
         dp_size=1,
         pp_size=pp_size,
@@ -81,25 +82,25 @@ def measure_peak_bytes(
         dp_group=cast("Any", None),
         sp_group=cast("Any", None),
         device_mesh=cast("Any", None),
-        channels=Channels(edge, edge, edge, edge),
+        channels=Channels(*edges),
         ends_group=None,
     )
     meter = LiveBytes(list(stage.parameters()))
+    shares = {share for one in plan.pipelines[0].chunks for share in share_tokens(one.token_count, sp_size)}
+    widths = {width for parameter in stage.parameters() for width in parameter.shape}
+    assert not shares & widths, "activations can be told from gradients of parameters by their shape"
     with _kernels_of_cuda_on_meta(), meter:
         StepRunner(stage, mesh).run(plan, batch)
     return meter.peak_bytes
 
 
-class _EmptyChannel:
-    """Both ends of an edge without a neighbour: messages leave at once, and those that come are empty."""
+class _Done:
+    """A message that has left, or has come."""
 
-    def send(self, message: Tensor) -> None:
-        pass
+    def is_completed(self) -> bool:
+        return True
 
-    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    def flush(self) -> None:
+    def wait(self) -> None:
         pass
 
 
@@ -124,11 +125,11 @@ def _kernels_of_cuda_on_meta() -> Iterator[None]:
             stack.enter_context(patch(f"{kernels}.{name}.function.runs_triton", lambda _: True))
             for kernel_name in kernel_names:
                 stack.enter_context(patch(f"{kernels}.{name}.triton_kernel.{kernel_name}", _NoLaunch()))
-        stack.enter_context(patch("torch.distributed.all_to_all_single", lambda *_args, **_kwargs: None))
-        stack.enter_context(patch("torch.distributed.all_reduce", lambda *_args, **_kwargs: None))
-        for name in ("reduce_in_next_backward", "sum_tied_gradients"):  # of sharded parameters
+        for name in ("isend", "irecv", "all_to_all_single", "all_reduce"):
+            stack.enter_context(patch(f"torch.distributed.{name}", lambda *_args, **_kwargs: _Done()))
+        for name in ("reduce_in_next_backward", "gather_ahead", "sum_tied_gradients"):  # of sharded parameters
             stack.enter_context(patch(f"infinipipe_executor.pipeline.runner.{name}", _ignore))
-        stack.enter_context(patch.object(Tensor, "item", lambda _: 0.0))  # of the loss, which has no value
+        stack.enter_context(patch.object(Tensor, "tolist", lambda loss: [0.0] * len(loss)))  # it has no value
         yield
 
 

@@ -41,14 +41,18 @@ def show(
     if ranks:
         typer.echo("")
         has_replicas = plan.replica_count > 1
+        planned_bytes = {(stage.replica_index, stage.stage_index): stage.peak_bytes for stage in planned.stages}
         where = ("rank", "replica", "stage") if has_replicas else ("rank", "stage")
         print_table(
-            (*where, "step s", "busy s", "plan wait s", "peak memory", "loss"),
-            [_row(rank, has_replicas=has_replicas) for rank in ranks],
+            (*where, "step s", "busy s", "plan wait s", "peak memory", "planned", "off", "loss"),
+            [
+                _row(rank, planned_bytes[rank.replica_index, rank.stage_index], has_replicas=has_replicas)
+                for rank in ranks
+            ],
         )
 
 
-def _row(rank: MeasuredRank, *, has_replicas: bool) -> tuple[str, ...]:
+def _row(rank: MeasuredRank, planned_bytes: float, *, has_replicas: bool) -> tuple[str, ...]:
     return (
         str(rank.rank),
         *((str(rank.replica_index),) if has_replicas else ()),
@@ -57,5 +61,7 @@ def _row(rank: MeasuredRank, *, has_replicas: bool) -> tuple[str, ...]:
         f"{rank.busy_s:.3f}",
         f"{rank.plan_wait_s:.3f}",
         format_bytes(rank.peak_bytes) if rank.peak_bytes else "-",
+        format_bytes(planned_bytes),
+        f"{rank.peak_bytes / planned_bytes - 1:+.1%}" if rank.peak_bytes and planned_bytes else "-",
         "-" if rank.loss is None else f"{rank.loss:.4f}",
     )

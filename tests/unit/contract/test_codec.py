@@ -15,7 +15,8 @@ from infinipipe_contract.codec import (
     profile_to_json,
 )
 from infinipipe_contract.errors import InvalidPlanError, InvalidProfileError
-from infinipipe_contract.profile import HeadCost
+from infinipipe_contract.profile import HeadCost, check_profile
+from infinipipe_contract.working_memory import WorkingMemory
 from support_contract import small_profile, two_stage_plan
 
 
@@ -29,6 +30,18 @@ def test_a_plan_survives_the_wire_and_json() -> None:
 def test_a_profile_survives_json() -> None:
     profile = small_profile()
     assert profile_from_json(profile_to_json(profile)) == profile
+
+
+def test_what_a_pass_needs_survives_json_and_stays_absent_where_it_is() -> None:
+    plain = small_profile()
+    working = WorkingMemory(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    full = dataclasses.replace(plain, memory=dataclasses.replace(plain.memory, working=working))
+
+    assert profile_from_json(profile_to_json(full)) == full
+    assert "working" not in profile_to_json(plain)
+    refused = dataclasses.replace(working, context_token_bytes=-5.0)
+    with pytest.raises(InvalidProfileError, match="memory.working.context_token_bytes is -5.0"):
+        check_profile(dataclasses.replace(plain, memory=dataclasses.replace(plain.memory, working=refused)))
 
 
 def test_layers_head_and_query_width_survive_json_and_stay_absent_where_they_are() -> None:

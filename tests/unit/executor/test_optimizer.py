@@ -10,7 +10,7 @@ import torch
 from infinipipe_executor.config import OptimizerConfig, load_config
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.model.stage import Stage
-from infinipipe_executor.optimizer import build_optimizer, set_learning_rate
+from infinipipe_executor.optimizer import build_optimizer, set_learning_rate, state_bytes
 from support_e2e.runs import Sections, write_run
 from support_executor.reference import FAMILIES, TINY
 from support_executor.single import plain_stage
@@ -40,6 +40,16 @@ def test_matrices_and_the_embedding_decay_and_norms_and_biases_do_not() -> None:
             # A gradient of zero leaves the decay alone: decoupled, so whatever the moments are.
             torch.testing.assert_close(parameter.detach(), (1 - 0.5 * 0.2) * before[name])
     assert {"embedding.weight", "head.weight"}.isdisjoint(kept)
+
+
+def test_the_state_takes_two_numbers_a_parameter_once_it_is_there() -> None:
+    stage = with_gradients(plain_stage(BIASED, 1, 0, torch.float32), 0.0)
+    optimizer = build_optimizer(stage, OptimizerConfig(learning_rate=0.5))
+    assert state_bytes(optimizer) == 0
+
+    optimizer.step()
+
+    assert state_bytes(optimizer) == 2 * sum(parameter.nbytes for parameter in stage.parameters())
 
 
 def test_every_parameter_is_in_one_group() -> None:

@@ -51,8 +51,8 @@ def _hybrid() -> list[Chunk]:
     return [
         *(chunk(piece) for piece in cut(0, 24 * K, 16 * K, 12 * K)),
         chunk(*cut(1, 4 * K), *cut(2, 9 * K), *cut(3, 500)),
-        chunk(cut(4, 20 * K, 10 * K)[0]),
-        chunk(cut(4, 20 * K, 10 * K)[1], *cut(5, 3 * K), *cut(6, 7 * K)),
+        chunk(cut(4, 21 * K, 10 * K)[0]),
+        chunk(cut(4, 21 * K, 10 * K)[1], *cut(5, 3 * K), *cut(6, 6 * K)),
     ]
 
 
