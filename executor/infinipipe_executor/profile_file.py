@@ -66,7 +66,12 @@ def _check_states(path: Path, config: RunConfig, model: ModelConfig, profile: Pr
         return
     for stage_index, state_bytes in enumerate(profile.memory.model_state_bytes):
         held_bytes = model_state_bytes(
-            model.shape, cluster.pp_size, cluster.sp_size, stage_index, shards_gradients=False
+            model.shape,
+            cluster.pp_size,
+            cluster.sp_size,
+            stage_index,
+            shards_gradients=False,
+            stage_layers=profile.stage_layers,
         )
         if state_bytes < held_bytes:
             raise ConfigError(
