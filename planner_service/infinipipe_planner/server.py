@@ -27,6 +27,7 @@ from infinipipe_planner.fallback_solver import FallbackSolver
 from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.metrics import PlannerMetrics, serve_metrics
+from infinipipe_planner.ray_connection import NoRayClusterError
 from infinipipe_planner.rpc_metering import MeteringInterceptor
 from infinipipe_planner.servicer import PlannerServicer, Solver
 from infinipipe_planner.solver_pool import SolverPool
@@ -43,7 +44,6 @@ SERVER_PING_INTERVAL_S = 60.0
 SERVER_PING_TIMEOUT_S = 20.0
 # Calls whose solve did not end in the grace are answered before the connection goes.
 LAST_ANSWERS_S = 1.0
-RAY_CONNECT_TIMEOUT_S = 5.0
 
 
 class SolversNotStartedError(PlannerError):
@@ -215,14 +215,14 @@ def _shown(metrics: PlannerMetrics, listen: str | None) -> Iterator[None]:
 
 
 def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
-    if config.ray_address is not None:
-        _check_ray_listens(config.ray_address)
     try:
         if config.num_workers == 0:
             return LocalSolver.start()
         return SolverPool.start(config.num_workers, ray_address=config.ray_address)
     except SystemExit:  # Ray takes SIGTERM for itself while it starts, with an exit code of its own
         raise SystemExit(128 + signal.SIGTERM) from None
+    except NoRayClusterError as error:
+        raise SolversNotStartedError(str(error)) from None
     except ModuleNotFoundError as error:
         raise SolversNotStartedError(
             f"the solvers need {error.name}, which is not installed; --workers 0 solves without Ray"
@@ -231,14 +231,6 @@ def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
         logger.debug("the solvers did not start", exc_info=error)
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise SolversNotStartedError(f"the solvers did not start: {reason}; --workers 0 solves without Ray") from None
-
-
-def _check_ray_listens(address: str) -> None:
-    """Try to reach a Ray cluster: Ray itself tries for minutes before it says that nobody is there."""
-    try:
-        socket.create_connection(parse_address(address), RAY_CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise SolversNotStartedError(f"no Ray cluster at {address}: {error.strerror or error}") from None
 
 
 def _describe_solvers(config: ServerConfig) -> str:

@@ -17,14 +17,19 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import SolverLostError, SolverStoppedError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult
-from infinipipe_planner.ray_connection import RayConnection, RayLostError
+from infinipipe_planner.ray_connection import (
+    Actor,
+    ProcessLostError,
+    ProcessNotStartedError,
+    RayConnection,
+    RayLostError,
+)
 from infinipipe_planner.solve import solve_plan
 
 logger = logging.getLogger(__name__)
@@ -35,6 +40,9 @@ process. With a batch of eight candidates every ten seconds and two workers that
 
 WATCH_INTERVAL_S = 0.5
 """Seconds between two looks at whether Ray is there."""
+
+START_POLL_S = 0.1
+"""Seconds between two looks at whether a solver process has started."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 """Pauses between attempts to start Ray again double from the first to the largest."""
@@ -54,7 +62,7 @@ class SolverPool:
     Use ``SolverPool.start`` to make one and ``close`` to end it.
     """
 
-    def __init__(self, ray: RayConnection, actors: Sequence[Any], ray_address: str | None) -> None:
+    def __init__(self, ray: RayConnection, actors: Sequence[Actor], ray_address: str | None) -> None:
         self._ray = ray
         self._ray_address = ray_address
         self._is_there = True
@@ -118,7 +126,7 @@ class SolverPool:
         that build one: others take their place.
 
         Raises:
-            SolverLostError: If a candidate lost its solver process twice, or Ray twice, or Ray does not start again.
+            SolverLostError: If a candidate lost its solver process twice, or Ray twice, or none of them starts again.
             SolverStoppedError: If the pool was closed.
         """
         is_unwanted = threading.Event()
@@ -199,7 +207,7 @@ class SolverPool:
 
     def _serve(self, number: int) -> None:
         """Feed one actor until the pool closes."""
-        while (task := self._queue.get()) is not None:
+        while (task := self._next_task(number)) is not None:
             with self._lock:
                 if not task.future.set_running_or_notify_cancel():
                     continue
@@ -210,6 +218,17 @@ class SolverPool:
                 task.future.set_exception(error)
             else:
                 task.future.set_result(result)
+
+    def _next_task(self, number: int) -> _Task | None:
+        """Wait for the actor to start, unless no other can be expected to work, then for a task; None at the end."""
+        while not self._is_closing.is_set():
+            with self._lock:
+                ray, mine = self._ray, self._actors[number]
+                others = [actor for actor in self._actors if actor is not mine]
+            if ray.is_started(mine) or not any(ray.is_expected(other) for other in others):
+                break
+            self._is_closing.wait(START_POLL_S)
+        return self._queue.get()
 
     def _build(self, number: int, task: _Task) -> CandidateResult:
         """Build one candidate and leave an actor that can build the next one."""
@@ -240,20 +259,22 @@ class SolverPool:
                     raise SolverLostError(
                         f"Ray was lost twice while it built the candidate {task.request.spec.name}: {error}"
                     ) from None
-            except ray.lost_errors as error:
+            except ProcessNotStartedError as error:
+                # Left as it is: the next batches go to others, or get the fallback at once, until it does start.
+                raise SolverLostError(f"solver process {number} was lost, the one in its place is {error}") from None
+            except ProcessLostError as error:
                 process_losses += 1
-                reason = next(iter(str(error).splitlines()), type(error).__name__)
                 with self._lock:
                     self._require_wanted(number, task)
                     if self._ray is ray and self._is_there:
                         self._replace_actor(number, "lost")
-                logger.warning("solver process %d was lost, another one takes its place: %s", number, reason)
+                logger.warning("solver process %d was lost, another one takes its place: %s", number, error)
                 if process_losses == 2:
                     raise SolverLostError(
                         f"solver process {number} died twice while it built the candidate {task.request.spec.name}"
                     ) from None
 
-    def _take_actor(self, number: int, task: _Task) -> tuple[RayConnection, Any]:
+    def _take_actor(self, number: int, task: _Task) -> tuple[RayConnection, Actor]:
         """Return the solver process of a thread, once Ray is there.
 
         Raises:
@@ -283,14 +304,27 @@ class SolverPool:
     def _watch(self) -> None:
         """Look after Ray until the pool closes."""
         while not self._is_closing.wait(WATCH_INTERVAL_S):
-            if self._is_there and self._ray.is_alive():
+            if self._is_there and self._looks_alive():
                 continue
             self._is_there = False
             logger.error("Ray was lost with all solver processes; it is started again")
             self._tell_availability(False)
             self._tell_restart("ray")
-            self._ray.close()  # frees who waits in it, and before anything else: it may hold the lock
+            self._close_lost()  # frees who waits in it, and before anything else: it may hold the lock
             self._start_again()
+
+    def _looks_alive(self) -> bool:
+        try:
+            return self._ray.is_alive()
+        except Exception:  # the watcher is the only one who starts Ray again: it must not end
+            logger.exception("cannot tell whether Ray is there")
+            return False
+
+    def _close_lost(self) -> None:
+        try:
+            self._ray.close()
+        except (Exception, SystemExit):
+            logger.exception("what is left of Ray did not close")
 
     def _start_again(self) -> None:
         """Start Ray until it is there or the pool closes."""
@@ -316,12 +350,12 @@ class SolverPool:
             return
 
 
-def _start_ray(num_workers: int, address: str | None) -> tuple[RayConnection, list[Any]]:
+def _start_ray(num_workers: int, address: str | None) -> tuple[RayConnection, list[Actor]]:
     """Start or join Ray, and solver processes that are ready."""
     ray = RayConnection(num_workers, address)
     try:
         actors = [ray.start_actor() for _ in range(num_workers)]
-        ray.wait_ready(actors)
+        ray.wait_started(actors)
     except BaseException:
         ray.close()
         raise
