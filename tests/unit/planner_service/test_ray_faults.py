@@ -1,6 +1,7 @@
 """What Ray's faults cost: a solver process without a core, a cluster that is away, errors of Ray's own, strangers."""
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ import pytest
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner import ray_connection, solver_pool
 from infinipipe_planner.errors import SolverLostError
-from infinipipe_planner.ray_connection import NoRayClusterError, RayConnection, is_loss
+from infinipipe_planner.ray_connection import Actor, NoRayClusterError, RayConnection, is_loss
 from infinipipe_planner.solver_pool import SolverPool
 from support_planner.pool_work import solve_endless, solve_quick
 from support_planner.processes import wait_for_busy_solver
@@ -33,11 +34,26 @@ def take_core() -> Callable[[], None]:
         """Holds a core."""
 
     hog: Any = ray.remote(num_cpus=1)(Hog).remote()
+    time.sleep(2.0)  # until it stands in the queue for the core; there is no other sign of that
 
     def give_back() -> None:
         ray.kill(hog)
 
     return give_back
+
+
+def start_first_without_core() -> Callable[[RayConnection], Actor]:
+    """Have the next solver process wait for more cores than there are, and those after it start as ever."""
+    start, starts = RayConnection.start_actor, itertools.count()
+
+    def start_actor(connection: RayConnection) -> Actor:
+        if next(starts):
+            return start(connection)
+        solver_class: Any = connection._solver_class
+        handle = solver_class.options(num_cpus=10_000).remote()
+        return Actor(handle, handle.__ray_ready__.remote(), time.monotonic() + ray_connection.START_TIMEOUT_S)
+
+    return start_actor
 
 
 def test_a_lost_solver_process_that_finds_no_core_fails_its_batch_in_time_and_works_once_there_is_one(
@@ -79,8 +95,8 @@ def test_a_solver_process_without_a_core_leaves_the_batches_to_the_other_one_and
 ) -> None:
     pool = SolverPool.start(2)
     try:
-        take_core()
         monkeypatch.setattr(ray_connection, "START_TIMEOUT_S", 5.0)
+        monkeypatch.setattr(RayConnection, "start_actor", start_first_without_core())
 
         async def lose_core() -> None:
             endless = asyncio.create_task(solve_endless(pool))
