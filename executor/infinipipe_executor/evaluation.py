@@ -38,6 +38,9 @@ class Evaluation:
         planning: This rank's connection to the planner.
         host_group: All ranks, over a backend that carries CPU tensors.
         stop: How this rank is told to end.
+
+    Raises:
+        DataError: If none of the sequences that ``[evaluation] sequences`` takes has a target.
     """
 
     def __init__(
@@ -56,7 +59,12 @@ class Evaluation:
         self._host_group = host_group
         self._stop = stop or StopSignal()
         self._sequence_count = min(len(corpus), config.sequences or len(corpus))
+        self._batch_count = -(-self._sequence_count // sequences_per_batch)
         self._plans: dict[int, ExecutionPlan] = {}
+        if not any(self._batch(index).target_token_count for index in range(self._batch_count)):
+            raise DataError(
+                f"none of the first {self._sequence_count} held-out sequences has a target ([evaluation] sequences)"
+            )
 
     def is_due(self, step: int, steps: int) -> bool:
         """Tell whether an evaluation belongs behind so many of ``steps`` steps; behind the last one it does."""
@@ -74,13 +82,13 @@ class Evaluation:
 
         Raises:
             PlanError: If a plan does not fit its batch, or the ranks hold different ones.
-            DataError: If the ranks hold different held-out data, or none of them is a target.
+            DataError: If the ranks hold different held-out data.
             DivergedError: If the loss is not finite.
             PeerLostError: If another rank is gone.
         """
         started_s = time.monotonic()
         losses, target_count, token_count = [], 0, 0
-        for index in range(-(-self._sequence_count // self._sequences_per_batch)):
+        for index in range(self._batch_count):
             batch = self._batch(index)
             plan = self._plan(index, batch)
             digest = plan.digest if plan is not None else _NO_PLAN
@@ -91,8 +99,6 @@ class Evaluation:
             losses.append(runner.evaluate(plan, batch))
             target_count += batch.target_token_count
             token_count += sum(batch.lengths_tokens)
-        if not target_count:
-            raise DataError("none of the held-out tokens has a target ([data] evaluation_corpus)")
         loss = math.fsum(losses) / target_count
         if not math.isfinite(loss):
             raise DivergedError(f"step {step}: the loss of the held-out data is {loss}: training has diverged")

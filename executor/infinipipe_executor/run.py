@@ -92,7 +92,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
         checkpoints = None
         if config.checkpoint is not None:
-            write_companions = companions(source.description, profile)
+            write_companions = companions(source.describe(corpus.tokenizer), profile)
             checkpoints = Checkpoints(
                 config.checkpoint, facts, file_group, write_companions, first_step if found else -1
             )

@@ -75,7 +75,13 @@ class FallbackSolver:
             )
         except InfeasibleBatchError:
             raise lost from None
-        logger.warning("step %d of job %s has the fallback plan, every layer recomputed: %s", step, job or "-", lost)
+        logger.warning(
+            "step %d of job %s has the fallback plan, every layer recomputed: %s",
+            step,
+            job or "-",
+            lost,
+            extra={"job": job or "-", "generation": generation, "step": step},
+        )
         return _flag(plan)
 
 

@@ -1,50 +1,81 @@
 """Solving without Ray: one child process that plans one batch after the other.
 
 A process and not a thread, because SCIP holds the interpreter while it runs and may die with its process.
+
+The process may go at any time: lost to a crash, replaced after ``BATCHES_PER_PROCESS`` batches, or killed because
+nobody wants any longer what it plans. Another one is started when the next batch comes.
 """
 
 import asyncio
 import functools
-import multiprocessing
-import signal
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass
 
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import SolverLostError, SolverStoppedError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solver_process import SolverProcess, Work
 
-Work = Callable[[], ExecutionPlan]
+logger = logging.getLogger(__name__)
 
-_READY_TIMEOUT_S = 60.0
+BATCHES_PER_PROCESS = 100
+"""Batches that a process plans before another takes its place: what a solver forgets to free goes with its process."""
+
+
+@dataclass(eq=False)
+class _Batch:
+    """A batch that somebody waits for.
+
+    Attributes:
+        work: Plans it, in the process.
+        is_unwanted: Whether nobody waits for it any longer.
+    """
+
+    work: Work
+    is_unwanted: bool = False
 
 
 class LocalSolver:
-    """The solver of ``infinipipe serve --workers 0``; see ``SolverPool`` for the one with Ray."""
+    """The solver of ``infinipipe serve --workers 0``; see ``SolverPool`` for the one with Ray.
+
+    Raises:
+        SolverLostError: If the system starts no process.
+    """
 
     def __init__(self) -> None:
         self._tell_restart: Callable[[str], None] = lambda _: None
         self._is_closing = threading.Event()
-        self._lock = threading.Lock()
-        self._process, self._pipe = _start_process()
+        self._lock = threading.Lock()  # over the next two, and never held while somebody waits for the process
+        self._process: SolverProcess | None = SolverProcess()
+        self._running: _Batch | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="solve")
 
     @classmethod
     def start(cls) -> "LocalSolver":
-        """Start the solver process and wait until it is ready."""
+        """Start the solver process and wait until it is ready.
+
+        Raises:
+            SolverLostError: If it does not start, or not in time.
+        """
         solver = cls()
-        if not solver._pipe.poll(_READY_TIMEOUT_S):
+        assert solver._process is not None
+        try:
+            solver._process.wait_ready()
+        except (EOFError, OSError):
             solver.close()
-            raise SolverLostError(f"the solver process did not start within {_READY_TIMEOUT_S:g} s")
+            raise SolverLostError("the solver process died while it started") from None
+        except BaseException:
+            solver.close()
+            raise
         return solver
 
     def on_restart(self, tell: Callable[[str], None]) -> None:
-        """Have somebody told, from another thread, when the process died and another one takes its place ("lost")."""
+        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted."""
         self._tell_restart = tell
 
     async def solve(
@@ -60,8 +91,11 @@ class LocalSolver:
     ) -> ExecutionPlan:
         """Plan one training step in the solver process; see ``solve_plan``.
 
+        Batches are planned in the order they came. Cancelling drops a batch that waits, and kills the process that
+        plans it.
+
         Raises:
-            SolverLostError: If the process died twice while it planned.
+            SolverLostError: If the process died twice while it planned, or did not start.
             SolverStoppedError: If the solver was closed.
         """
         work = functools.partial(
@@ -76,67 +110,84 @@ class LocalSolver:
         )
         if self._is_closing.is_set():
             raise SolverStoppedError("the solver is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._solve, work)
+        batch = _Batch(work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._plan, batch)
+        except asyncio.CancelledError:
+            self._stop(batch)
+            raise
 
     def close(self) -> None:
-        """End the solver process; what it solves fails with ``SolverStoppedError``. Safe to call twice."""
+        """End the solver process; batches that still wait fail with ``SolverStoppedError``. Safe to call twice."""
         with self._lock:
             self._is_closing.set()
-            self._process.kill()
-        self._thread.shutdown(cancel_futures=True)
-        self._process.join()
-        self._pipe.close()
+            if self._process is not None:
+                self._process.kill()
+        # Not cancelled: batches that did not start fail like the others, for asyncio would blame the caller.
+        self._thread.shutdown()
+        self._end_process()
 
-    def _solve(self, work: Work) -> ExecutionPlan:
-        for _ in range(2):
-            try:
-                return self._ask(work)
-            except (EOFError, OSError):
-                self._replace_process()
-        raise SolverLostError("the solver process died twice while it planned the batch")
+    def _stop(self, batch: _Batch) -> None:
+        """Drop a batch that nobody waits for; the process that plans it is killed."""
+        with self._lock:
+            batch.is_unwanted = True
+            if self._running is batch and self._process is not None:
+                self._process.kill()
 
-    def _ask(self, work: Work) -> ExecutionPlan:
-        while self._pipe.poll():  # the greeting of a process that has just started
-            self._pipe.recv()
-        self._pipe.send(work)
-        answer = self._pipe.recv()
-        while answer is None:
-            answer = self._pipe.recv()
+    def _plan(self, batch: _Batch) -> ExecutionPlan:
+        """Plan one batch, in the thread, and leave no process that cannot plan the next one."""
+        try:
+            answer = self._ask_with_retry(batch)
+        finally:
+            with self._lock:
+                was_killed = self._running is batch and batch.is_unwanted
+                self._running = None
+                process = self._process
+            if process is not None and was_killed:
+                self._replace_process("unwanted")
+            elif process is not None and process.answered_count >= BATCHES_PER_PROCESS:
+                self._replace_process("worn")
         if isinstance(answer, Exception):
             raise answer
-        assert isinstance(answer, ExecutionPlan)
         return answer
 
-    def _replace_process(self) -> None:
-        with self._lock:
-            if self._is_closing.is_set():
-                raise SolverStoppedError("the solver was closed while it planned") from None
-            self._tell_restart("lost")
-            self._process.join()
-            self._pipe.close()
-            self._process, self._pipe = _start_process()
-
-
-def _start_process() -> tuple[BaseProcess, Connection]:
-    context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), name="solver", daemon=True)
-    process.start()
-    theirs.close()  # so that the end of one process is the end of the other's pipe
-    return process, mine
-
-
-def _serve(pipe: Connection) -> None:
-    """Body of the solver process, until the service is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the service decides
-    try:
-        pipe.send(None)
-        while True:
-            work = pipe.recv()
+    def _ask_with_retry(self, batch: _Batch) -> ExecutionPlan | Exception:
+        """Have a batch planned; lost once, by the death of the process, it is planned once more."""
+        for _ in range(2):
+            process = self._take_process(batch)
             try:
-                answer: ExecutionPlan | Exception = work()
-            except Exception as error:  # an answer like any other: the service knows what to tell about it
-                answer = error
-            pipe.send(answer)
-    except (EOFError, OSError):
-        return
+                return process.ask(batch.work)
+            except (EOFError, OSError):
+                self._require_wanted(batch)
+                self._replace_process("lost")
+                logger.warning("the solver process was lost, another one takes its place")
+            except SolverLostError:  # it hangs while it starts; the next one may not
+                self._replace_process("lost")
+                raise
+        raise SolverLostError("the solver process died twice while it planned the batch")
+
+    def _take_process(self, batch: _Batch) -> SolverProcess:
+        """Return the process that plans the batch from now on, a new one if there is none."""
+        with self._lock:
+            self._require_wanted(batch)
+            self._running = batch
+            if self._process is None:
+                self._process = SolverProcess()
+            return self._process
+
+    def _require_wanted(self, batch: _Batch) -> None:
+        if self._is_closing.is_set():
+            raise SolverStoppedError("the solver was closed while it planned") from None
+        if batch.is_unwanted:
+            raise SolverStoppedError("the batch is no longer wanted") from None
+
+    def _replace_process(self, reason: str) -> None:
+        """End the process; the next batch starts another one."""
+        self._tell_restart(reason)
+        self._end_process()
+
+    def _end_process(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.end()

@@ -187,7 +187,7 @@ def test_a_corrupt_or_foreign_plan_is_never_run(
         ended = torchrun(config, planner, ranks=2)
 
     assert_one_clear_end(ended, *words, planner)
-    assert "loss" not in ended.output.split("error:")[0].partition("corpus:")[2]
+    assert "  loss " not in ended.output.split("error:")[0].partition("corpus:")[2]
 
 
 def test_a_worker_killed_in_the_middle_of_a_step_takes_the_run_down_and_is_named_last(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_ranks_that_read_different_batches_stop_at_the_first_step(tmp_path: Path
         ended = torchrun(config, planner, ranks=2, module=("support_e2e.faulty_worker", "seed"))
 
     assert_one_clear_end(ended, "step 0: the ranks read different batches: rank 0 ", "rank 1 ")
-    assert "loss" not in ended.output
+    assert "  loss " not in ended.output
 
 
 def test_a_planner_slower_than_the_collective_timeout_costs_time_and_nothing_else(tmp_path: Path) -> None:

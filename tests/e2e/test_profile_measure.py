@@ -26,7 +26,7 @@ def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_one_process_measures_its_machine_and_whoever_plans_beyond_it_is_warned(tmp_path: Path) -> None:
-    config = write_run(tmp_path, pp_size=1, sp_size=1)
+    config = write_run(tmp_path, pp_size=1, sp_size=1, changes={"cluster": {"device_memory_mib": 64.0}})
     target, lengths = tmp_path / "measured.json", tmp_path / "lengths.txt"
 
     result = run_command("--config", config, "-o", target)

@@ -1,7 +1,10 @@
 """Work for a solver pool: a batch that is planned at once, and one that keeps the solver busy."""
 
+from typing import NoReturn
+
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner.options import MAX_NODE_LIMIT, PlanOptions
+from infinipipe_planner.servicer import Solver
 from infinipipe_planner.solver_pool import SolverPool
 from support_planner.batches import github_lengths
 from support_planner.profiles import llama_profile
@@ -25,7 +28,12 @@ async def solve_slow(pool: SolverPool) -> ExecutionPlan:
     return await pool.solve(SLOW, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)
 
 
-async def solve_endless(pool: SolverPool) -> ExecutionPlan:
+def time_out(*_: object, **__: object) -> NoReturn:
+    """Fail in the place of a solve as a call of the system does that took too long."""
+    raise TimeoutError("a call of the system took too long")
+
+
+async def solve_endless(pool: Solver) -> ExecutionPlan:
     """Keep one solver process busy for ever; the candidate of one slice is done at once."""
     options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=MAX_NODE_LIMIT, max_slice_count=2)
     return await pool.solve(ENDLESS, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)

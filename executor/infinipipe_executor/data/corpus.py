@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,11 @@ from infinipipe_executor.data.batch import TokenSequence, make_sequence
 from infinipipe_executor.data.cut import CutReport, cut_documents
 from infinipipe_executor.data.documents import BoolArray
 from infinipipe_executor.data.learnt import count_targets
-from infinipipe_executor.data.token_cache import SCAN_TOKENS, CorpusTokens, load_tokens
-from infinipipe_executor.data.token_files import Int64Array
+from infinipipe_executor.data.megatron import MegatronSource
+from infinipipe_executor.data.row_formats import TokenRows, choose_format
+from infinipipe_executor.data.sources import find_source
+from infinipipe_executor.data.token_cache import CorpusTokens, load_tokens
+from infinipipe_executor.data.token_files import SCAN_TOKENS, Int64Array
 from infinipipe_executor.errors import DataError
 
 
@@ -52,6 +56,8 @@ class CorpusReport:
         skipped: Documents left out for their content, by reason.
         cut: What the limit of the context did.
         targets: What is learnt; None if every token is.
+        single_count: Sequences of one token, which has no target: documents of one, or what "split" left of longer
+            ones. Where only some tokens are learnt they are left out, and counted in ``targets``.
     """
 
     purpose: str
@@ -60,14 +66,16 @@ class CorpusReport:
     skipped: dict[str, int]
     cut: CutReport
     targets: TargetReport | None
+    single_count: int
 
     def __str__(self) -> str:
         """Write one line for people."""
         skipped = ", ".join(f"{count} skipped ({reason})" for reason, count in self.skipped.items())
         targets = "" if self.targets is None else f"; {self.targets}"
+        single = f"; {self.single_count} sequences of one token have no target" if self.single_count else ""
         return (
             f"{self.purpose}: {self.description}: {self.document_count} documents, {skipped or '0 skipped'}; {self.cut}"
-            f"{targets}"
+            f"{targets}{single}"
         )
 
 
@@ -81,6 +89,7 @@ class Corpus:
         lengths: Tokens of every sequence.
         report: What became of the documents.
         fingerprint: The same for the same sequences under the same indices.
+        tokenizer: The ``tokenizer.json`` in the cache that made the tokens; None where they were tokens already.
     """
 
     def __init__(
@@ -91,6 +100,7 @@ class Corpus:
         lengths: Int64Array,
         report: CorpusReport,
         fingerprint: str,
+        tokenizer: Path | None,
     ) -> None:
         self._token_ids = token_ids
         self._learnt = learnt
@@ -98,6 +108,7 @@ class Corpus:
         self._lengths = lengths
         self.report = report
         self.fingerprint = fingerprint
+        self.tokenizer = tokenizer
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -141,16 +152,33 @@ def open_evaluation_corpus(config: DataConfig, vocab: int) -> Corpus | None:
         None if ``[data] evaluation_corpus`` names none.
 
     Raises:
-        DataError: As ``open_corpus``.
+        DataError: As ``open_corpus``, if no sequence has a target, or if a tokenizer is needed and none made the tokens
+            of the other corpus.
     """
     if config.evaluation_corpus is None:
         return None
     tokenizer = config.tokenizer or load_tokens(config, vocab).tokenizer
     held_out = config.model_copy(update={"corpus": config.evaluation_corpus, "tokenizer": tokenizer})
     try:
-        return _open(held_out, vocab, "evaluation corpus")
+        if tokenizer is None and _needs_tokenizer(held_out):
+            raise DataError(
+                f"{held_out.corpus} needs a tokenizer, and {config.corpus} holds tokens already: name the one that made"
+                " them ([data] tokenizer)"
+            )
+        corpus = _open(held_out, vocab, "evaluation corpus")
     except DataError as error:
         raise DataError(f"[data] evaluation_corpus: {error}") from error
+    if corpus.report.single_count == len(corpus):
+        raise DataError(
+            f"none of the held-out tokens has a target: all {len(corpus)} sequences are of one token "
+            "([data] evaluation_corpus)"
+        )
+    return corpus
+
+
+def _needs_tokenizer(config: DataConfig) -> bool:
+    source = find_source(config.corpus, config.pattern, config.exclude)
+    return not isinstance(source, MegatronSource) and choose_format(source, config.format) != TokenRows.name
 
 
 def _open(config: DataConfig, vocab: int, purpose: str) -> Corpus:
@@ -181,8 +209,11 @@ def _open(config: DataConfig, vocab: int, purpose: str) -> Corpus:
         skipped=tokens.skipped,
         cut=cut,
         targets=targets,
+        single_count=int((lengths == 1).sum()),
     )
-    return Corpus(tokens.token_ids, tokens.learnt, starts, lengths, report, _fingerprint(tokens, config))
+    return Corpus(
+        tokens.token_ids, tokens.learnt, starts, lengths, report, _fingerprint(tokens, config), tokens.tokenizer
+    )
 
 
 def _fingerprint(tokens: CorpusTokens, config: DataConfig) -> str:

@@ -6,10 +6,7 @@ A prompt that fills the whole context leaves nothing to learn: such a sequence w
 import numpy as np
 
 from infinipipe_executor.data.documents import BoolArray
-from infinipipe_executor.data.token_files import Int64Array
-
-# Tokens looked at in one go.
-SCAN_TOKENS = 2**24
+from infinipipe_executor.data.token_files import SCAN_TOKENS, Int64Array
 
 
 def count_targets(learnt: BoolArray, starts: Int64Array, lengths: Int64Array) -> Int64Array:

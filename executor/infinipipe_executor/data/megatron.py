@@ -6,6 +6,8 @@ of documents, counted in sequences (int64).
 """
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infinipipe_executor.data.token_files import Int64Array
 from infinipipe_executor.errors import DataError
 
 INDEX_SUFFIX, TOKENS_SUFFIX = ".idx", ".bin"
@@ -27,8 +30,6 @@ _DTYPES: dict[int, type[np.integer[Any]]] = {
     8: np.uint16,
 }
 _FLOAT_CODES = (6, 7)
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ def read_megatron(source: MegatronSource) -> MegatronTokens:
 
 
 def _read_index(path: Path) -> tuple[type[np.integer[Any]], npt.NDArray[np.int32], Int64Array, Int64Array]:
-    size_bytes = _size_bytes(path)
-    with path.open("rb") as file:
-        header = file.read(_HEADER.size)
+    with _failure_told(path):
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
     if header[: len(MAGIC)] != MAGIC:
         raise DataError(f"{path} is no index of Megatron: it begins with {header[: len(MAGIC)]!r}, not {MAGIC!r}")
     if len(header) < _HEADER.size:
@@ -114,7 +116,8 @@ def _read_index(path: Path) -> tuple[type[np.integer[Any]], npt.NDArray[np.int32
             f"{path} is cut off: {size_bytes} bytes, {sequence_count} sequences in {max(0, bound_count - 1)} documents "
             f"need {needed_bytes}"
         )
-    content = np.memmap(path, np.uint8, "r", shape=(size_bytes,))
+    with _failure_told(path):
+        content = np.memmap(path, np.uint8, "r", shape=(size_bytes,))
     pointers_at = _HEADER.size + 4 * sequence_count
     bounds_at = pointers_at + 8 * sequence_count
     return (
@@ -126,13 +129,15 @@ def _read_index(path: Path) -> tuple[type[np.integer[Any]], npt.NDArray[np.int32
 
 
 def _map_tokens(path: Path, dtype: type[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
-    count = _size_bytes(path) // np.dtype(dtype).itemsize
-    return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
+    with _failure_told(path):
+        count = path.stat().st_size // np.dtype(dtype).itemsize
+        return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
 
 
-def _size_bytes(path: Path) -> int:
+@contextmanager
+def _failure_told(path: Path) -> Iterator[None]:
     try:
-        return path.stat().st_size
+        yield
     except OSError as error:
         raise DataError(f"corpus {path} cannot be read: {error.strerror} ([data] corpus)") from error
 

@@ -24,7 +24,7 @@ from infinipipe_executor.data.encoder import Encoder, end_token_id
 from infinipipe_executor.data.row_formats import choose_format, make_format
 from infinipipe_executor.data.token_files import TokenWriter
 from infinipipe_executor.data.tokenizer import read_tokenizer, train_tokenizer
-from infinipipe_executor.data.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE, TokenizerFiles, read_tokenizer_files
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,6 @@ ROUND_DOCUMENTS, ROUND_CHARACTERS = 1000, 2**21
 
 # Seconds between two lines of progress.
 PROGRESS_S = 10.0
-
-TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,20 +23,17 @@ import numpy.typing as npt
 from infinipipe_executor.config import DataConfig
 from infinipipe_executor.data.documents import BoolArray, Source, document_name
 from infinipipe_executor.data.megatron import MegatronSource, read_megatron
-from infinipipe_executor.data.prepare import TOKENIZER_FILE, write_tokens
+from infinipipe_executor.data.prepare import write_tokens
 from infinipipe_executor.data.sources import find_source
-from infinipipe_executor.data.token_files import Int64Array, read_token_files
-from infinipipe_executor.data.tokenizer_files import tokenizer_files
+from infinipipe_executor.data.token_files import SCAN_TOKENS, Int64Array, read_token_files
+from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE, tokenizer_files
 from infinipipe_executor.errors import DataError
 
 # Raised when what is stored, or how a document becomes tokens, changes.
-CACHE_VERSION = 4
+CACHE_VERSION = 5
 
 # A file that changed this shortly before it was read may change once more without a new time: no note is made.
 SETTLED_S = 2.0
-
-# Tokens looked at in one go.
-SCAN_TOKENS = 2**22
 
 
 @dataclass(frozen=True, slots=True)

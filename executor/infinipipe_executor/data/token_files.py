@@ -21,6 +21,9 @@ from infinipipe_executor.data.documents import BoolArray, TokenIds, document_nam
 # Tokens and documents held before they are written.
 HELD_TOKENS, HELD_DOCUMENTS = 2**20, 2**16
 
+# Tokens looked at in one go by who goes through all of them.
+SCAN_TOKENS = 2**22
+
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 

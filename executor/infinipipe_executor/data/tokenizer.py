@@ -37,7 +37,7 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a ``tokenizer.json``.
+    """Read a ``tokenizer.json``, but for its truncation and padding: how long a document may be is for training to say.
 
     Raises:
         DataError: If there is none or it cannot be read.
@@ -45,6 +45,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise DataError(f"tokenizer {path} does not exist ([data] tokenizer)")
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise DataError(f"tokenizer {path} cannot be read: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

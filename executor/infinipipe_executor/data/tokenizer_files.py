@@ -12,6 +12,7 @@ from typing import Any
 from infinipipe_executor.data.chat_template import ChatTemplate
 from infinipipe_executor.errors import DataError
 
+TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 _TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
 

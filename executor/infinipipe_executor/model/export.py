@@ -22,12 +22,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.hf_names import to_hf
 from infinipipe_executor.model.hf_weights import INDEX_FILE, SINGLE_FILE
 from infinipipe_executor.model.model_file import ModelDescription, read_model_file
-from infinipipe_executor.model.source import CONFIG_FILE, TOKENIZER_FILE
+from infinipipe_executor.model.source import CONFIG_FILE
 from infinipipe_executor.model.stage import parameter_shapes
 
 KEY_PREFIX = "model."

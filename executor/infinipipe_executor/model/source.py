@@ -4,12 +4,13 @@ Everything that can be wrong with a folder is found here, before ranks wait for 
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infinipipe_contract.errors import ModelConfigError
 from infinipipe_contract.hf_config import HfConfig, read_hf_config, read_json_object
 from infinipipe_executor.config import DataConfig, RunConfig
+from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.hf_weights import HfWeights, open_weights
@@ -19,7 +20,6 @@ from infinipipe_executor.model.stage import parameter_shapes
 logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.json"
-TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ class ModelSource:
     def config(self) -> ModelConfig:
         """Sizes of the model."""
         return self.description.config
+
+    def describe(self, trained_tokenizer: Path | None) -> ModelDescription:
+        """Say what a checkpoint remembers: a run that was given no tokenizer has the one that it trained, if any."""
+        return replace(self.description, tokenizer=self.description.tokenizer or trained_tokenizer)
 
 
 def open_model(run: RunConfig) -> ModelSource:

@@ -8,6 +8,7 @@ import typer
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_contract.codec import ACTION_KIND_FROM_PROTO, plan_from_proto, profile_from_proto
+from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ChunkId, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_planner.cli.client import call_planner
@@ -43,7 +44,10 @@ def fetch_step(planner: str, job: pb.Job, step: int) -> StepRecord:
     """Return a step that is planned; a report that does not fit its plan is left out, aloud."""
     request = pb.GetPlanRequest(job=job.name, generation=job.generation, step=step)
     response: pb.GetPlanResponse = call_planner(planner, "GetPlan", request)
-    plan = plan_from_proto(response.plan)
+    try:
+        plan = plan_from_proto(response.plan)
+    except InvalidPlanError as error:
+        fail(f"step {step}: {error} (from the planner at {planner})")
     chunk_ids = {
         ChunkId(pipeline_index, chunk_index)
         for pipeline_index, pipeline in enumerate(plan.pipelines)

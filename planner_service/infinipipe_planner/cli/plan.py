@@ -161,4 +161,7 @@ def _plan_there(
         lengths_tokens=lengths_tokens,
     )
     response: pb.SolvePlanResponse = call_planner(address, "SolvePlan", request, timeout_s=SOLVE_TIMEOUT_S)
-    return plan_from_proto(response.plan)
+    try:
+        return plan_from_proto(response.plan)
+    except InvalidPlanError as error:
+        fail(f"{error} (from the planner at {address})")

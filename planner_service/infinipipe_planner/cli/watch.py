@@ -77,6 +77,9 @@ def watch_job(planner: str, job_name: str) -> Iterator[Snapshot]:
             ranks = ranks_by_step.get(key, ())
             is_measured = len(ranks) == rank_count or (bool(ranks) and summary.step < newest_measured)
             lines[summary.step] = _line(summary, ranks if is_measured else ())
+        ranks_by_step = {
+            (generation, step): ranks for (generation, step), ranks in ranks_by_step.items() if step in lines
+        }
         lead = sum(one.state == pb.PLAN_STATE_READY and one.step > newest_measured for one in summaries)
         trained_to_step = newest_measured if newest_measured >= 0 else None
         title = _title(job, trained_to_step, lead) if summaries else f"{_head(job)}, no steps yet"

@@ -53,8 +53,12 @@ def test_the_planners_command_is_one_that_the_planner_takes_and_its_ports_are_th
     assert options["metrics_listen"] == f"0.0.0.0:{ports['metrics']}"
     variables = {entry["name"]: entry["value"] for entry in container["env"]}
     assert variables["INFINIPIPE_PLANNER"] == f"127.0.0.1:{ports['grpc']}"
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "readinessProbe"):
         read_command(container[probe]["exec"]["command"], "health")
+
+
+def test_a_planner_that_lost_its_solvers_is_not_killed_for_it() -> None:
+    assert planner_container()["livenessProbe"]["tcpSocket"] == {"port": "grpc"}
 
 
 def test_every_file_that_a_command_names_lies_in_a_volume_that_is_mounted() -> None:

@@ -318,6 +318,54 @@ def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
     assert corpus.sequence(0).token_ids.tolist() == [256, 256]
 
 
+@pytest.mark.parametrize("is_masked", [False, True], ids=["text", "prompt"])
+def test_truncation_and_padding_of_a_given_tokenizer_neither_lose_nor_invent_tokens(
+    tmp_path: Path, is_masked: bool
+) -> None:
+    tokenizer = train_tokenizer(["zz" * 50], 257)
+    tokenizer.enable_truncation(max_length=3)
+    tokenizer.enable_padding(length=4, pad_id=0)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    rows = [
+        {"prompt": text[:1], "completion": text[1:]} if is_masked else {"text": text} for text in ("zz" * 2, "zz" * 9)
+    ]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    opened = open_corpus(data_config(tmp_path, corpus, tokenizer=path), vocab=257)
+
+    assert [opened.sequence(index).token_ids.tolist() for index in range(len(opened))] == [[256] * 2, [256] * 9]
+
+
+def test_sequences_of_one_token_are_kept_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(f'{{"input_ids": {ids}}}\n' for ids in ([1, 2, 3, 4, 5], [6], [7, 8])))
+
+    corpus = open_corpus(data_config(tmp_path, path, context_tokens=2, beyond_context="split"), vocab=300)
+
+    assert [corpus.sequence(index).token_ids.tolist() for index in range(len(corpus))] == [
+        [1, 2],
+        [3, 4],
+        [5],
+        [6],
+        [7, 8],
+    ]
+    assert str(corpus.report).endswith("0 lost (0.0%); 2 sequences of one token have no target")
+    whole = open_corpus(data_config(tmp_path, path, context_tokens=5, beyond_context="drop"), vocab=300)
+    assert str(whole.report).endswith("; 1 sequences of one token have no target")
+
+
+def test_a_corpus_knows_the_tokenizer_that_made_its_tokens(tmp_path: Path) -> None:
+    trained = open_corpus(data_config(tmp_path, write_tree(tmp_path / "t", TEXTS)), vocab=300)
+    tokens = tmp_path / "tokens.jsonl"
+    tokens.write_text('{"input_ids": [1, 2]}\n')
+
+    assert trained.tokenizer is not None
+    assert read_tokenizer(trained.tokenizer).encode(TEXTS[0]).ids == trained.sequence(0).token_ids.tolist()
+    assert open_corpus(data_config(tmp_path, tokens), vocab=300).tokenizer is None
+
+
 def test_a_token_outside_of_the_vocabulary_names_the_document_the_id_and_the_vocabulary(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     train_tokenizer(TEXTS, 300).save(str(path))

@@ -1,14 +1,24 @@
 """Held-out data: a corpus of its own, with the tokenizer of the other."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from infinipipe_executor.config import load_config
+from infinipipe_executor.config import EvaluationConfig, load_config
 from infinipipe_executor.data.corpus import open_corpus, open_evaluation_corpus
 from infinipipe_executor.errors import DataError
+from infinipipe_executor.evaluation import Evaluation
 from support_e2e.runs import Sections, write_run
-from support_executor.corpora import VOCAB, data_config, texts, token_lists, write_jsonl, write_tokenizer
+from support_executor.corpora import (
+    VOCAB,
+    data_config,
+    texts,
+    token_lists,
+    write_jsonl,
+    write_megatron,
+    write_tokenizer,
+)
 
 
 def test_held_out_data_are_read_with_the_tokenizer_that_was_trained_on_the_others(tmp_path: Path) -> None:
@@ -37,6 +47,57 @@ def test_held_out_data_may_be_of_another_format(tmp_path: Path) -> None:
 
     assert evaluation is not None
     assert texts(evaluation, tokenizer) == ["bc</s>"]
+
+
+@pytest.mark.parametrize("kind", ["input_ids", "Megatron"])
+def test_held_out_texts_beside_a_corpus_of_tokens_need_its_tokenizer(tmp_path: Path, kind: str) -> None:
+    corpus = write_megatron(tmp_path / "d", [[[1, 2]]])
+    if kind == "input_ids":
+        corpus = write_jsonl(tmp_path / "train.jsonl", [{"input_ids": [1, 2]}])
+    held_out = write_jsonl(tmp_path / "held_out.jsonl", [{"text": "ab"}])
+    config = data_config(tmp_path, corpus, evaluation_corpus=held_out)
+
+    with pytest.raises(
+        DataError,
+        match=r"evaluation_corpus: .*held_out\.jsonl needs a tokenizer, and .* holds .*\(\[data\] tokenizer\)",
+    ):
+        open_evaluation_corpus(config, VOCAB)
+
+    tokenizer = write_tokenizer(tmp_path / "tokenizer")
+    evaluation = open_evaluation_corpus(config.model_copy(update={"tokenizer": tokenizer}), VOCAB)
+    assert evaluation is not None
+    assert texts(evaluation, tokenizer) == ["ab</s>"]
+
+
+def test_held_out_tokens_beside_a_corpus_of_tokens_need_no_tokenizer(tmp_path: Path) -> None:
+    corpus = write_megatron(tmp_path / "d", [[[1, 2]]])
+    held_out = write_jsonl(tmp_path / "held_out.jsonl", [{"input_ids": [3, 4]}])
+
+    evaluation = open_evaluation_corpus(data_config(tmp_path, corpus, evaluation_corpus=held_out), VOCAB)
+
+    assert evaluation is not None
+    assert token_lists(evaluation) == [[3, 4]]
+
+
+def test_held_out_data_without_a_target_are_refused_before_training(tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "train.jsonl", [{"input_ids": [1, 2]}])
+    held_out = write_jsonl(tmp_path / "held_out.jsonl", [{"input_ids": [3]}, {"input_ids": [4]}])
+
+    with pytest.raises(DataError, match=r"none of the held-out tokens has a target: all 2 .* evaluation_corpus"):
+        open_evaluation_corpus(data_config(tmp_path, corpus, evaluation_corpus=held_out), VOCAB)
+
+
+def test_a_part_of_the_held_out_data_without_a_target_is_refused_before_training(tmp_path: Path) -> None:
+    rows = [{"input_ids": [1]}, {"input_ids": [2]}, {"input_ids": [3]}, {"input_ids": [4, 5]}]
+    path = write_jsonl(tmp_path / "held_out.jsonl", rows)
+    held_out = open_evaluation_corpus(data_config(tmp_path, path, evaluation_corpus=path), VOCAB)
+    assert held_out is not None
+
+    with pytest.raises(
+        DataError, match=r"none of the first 3 held-out sequences has a target \(\[evaluation\] sequences"
+    ):
+        Evaluation(EvaluationConfig(every_steps=1, sequences=3), held_out, 2, Mock(), Mock())
+    Evaluation(EvaluationConfig(every_steps=1), held_out, 2, Mock(), Mock())
 
 
 def test_without_held_out_data_there_is_no_corpus(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Megatron's indexed datasets: mapped, every type of token, and every way in which a pair of files can be wrong."""
 
+import builtins
+import io
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,24 @@ def test_a_missing_half_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"d\.bin cannot be read: No such file"):
         open_corpus(data_config(tmp_path, tmp_path / "d.idx"), VOCAB)
+
+
+@pytest.mark.parametrize("name", ["d.idx", "d.bin"])
+def test_a_file_that_may_not_be_read_is_named_and_not_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_megatron(tmp_path / "d", DOCUMENTS)
+    really_open = io.open
+
+    def refuse(file: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(file).name == name:
+            raise PermissionError(13, "Permission denied")
+        return really_open(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", refuse)  # what pathlib calls
+    monkeypatch.setattr(builtins, "open", refuse)  # what numpy calls
+    with pytest.raises(DataError, match=rf"corpus .*{name} cannot be read: Permission denied \(\[data\] corpus\)"):
+        open_corpus(data_config(tmp_path, tmp_path / "d"), VOCAB)
 
 
 def test_a_document_whose_sequences_lie_apart_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def test_sizes_make_a_model_whose_weights_are_drawn() -> None:
     assert data_of_model(run_config(None)).tokenizer is None
 
 
+def test_a_checkpoint_remembers_a_trained_tokenizer_only_where_none_was_given(tmp_path: Path) -> None:
+    trained = Path("cache/tokens-1/tokenizer.json")
+
+    assert open_model(run_config(None)).describe(trained).tokenizer == trained
+    assert open_model(run_config(None)).describe(None).tokenizer is None
+    given = open_model(run_config(write_folder(tmp_path))).describe(trained).tokenizer
+    assert given == tmp_path / "tokenizer.json"
+
+
 def test_a_folder_makes_the_model_that_it_describes(tmp_path: Path) -> None:
     assert open_model(run_config(write_folder(tmp_path))).config == TINY
 
