@@ -4,8 +4,8 @@ A planner that is away, or whose queue is full, is asked again with growing paus
 that fails before the planner ever answered is a mistake of the set-up and ends the call at once; later, certificates
 may just be replaced, and it is waited for, too.
 
-Synchronous, for use by one thread of a process. The channel is opened by the first call and belongs to the process that
-opened it, so a data-loading worker that is forked later never touches it.
+Synchronous; once ``create_job`` is over, threads of the process may call side by side. The channel is opened by the
+first call and belongs to the process that opened it, so a data-loading worker that is forked later never touches it.
 
     ExecutorError
       PlannerUnavailableError       nobody answers at the address, or not in time

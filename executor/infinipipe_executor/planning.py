@@ -1,11 +1,13 @@
 """Planning, seen from the executor: open the job, hand in batches ahead of time, take plans and check them.
 
 Rank 0 alone opens the job and hands in lengths; every rank takes its plans itself. Nobody waits for the planner within
-a collective: a slow planner costs time, never a timeout among the ranks.
+a collective: a slow planner costs time, never a timeout among the ranks. Lengths are handed in by a thread of their own:
+a planner that does not take those of the next step yet must not keep rank 0 from the step for which all hold a plan.
 """
 
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -62,6 +64,8 @@ class Planning:
         self._options = options or PlannerConfig()
         self._store = store
         self._has_warned = False
+        self._hand_in_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hand-in")  # one: steps in order
+        self._handed_in: dict[int, Future[int]] = {}
 
     @property
     def rank(self) -> int:
@@ -69,14 +73,10 @@ class Planning:
         return self._rank
 
     def submit(self, step: int, batch: Batch) -> None:
-        """Hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
+        """Start to hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
 
-        A planner that is away or whose queue is full is waited for.
-
-        Raises:
-            PlannerUnavailableError: If no planner answers in time.
-            BatchRefusedError: If the planner refuses the lengths.
-            StopRequestedError: If a rank was told to end meanwhile.
+        A planner that is away or whose queue is full is waited for beside the training; ``fetch`` of the step tells
+        what became of it.
         """
         if self._rank != 0:
             return
@@ -86,18 +86,24 @@ class Planning:
             self._stop.check()
             logger.info("rank 0 waits %.0f s for the planner to take the batch of step %d", waited_s, step)
 
-        self._client.submit_batch(
-            step, batch.lengths_tokens, batch.target_token_count, timeout_s=self._wait_timeout_s, on_wait=tell
+        self._handed_in[step] = self._hand_in_thread.submit(
+            self._client.submit_batch,
+            step,
+            batch.lengths_tokens,
+            batch.target_token_count,
+            timeout_s=self._wait_timeout_s,
+            on_wait=tell,
         )
 
     def fetch(self, step: int, batch: Batch) -> tuple[ExecutionPlan, float]:
-        """Take the plan of a step and check it against the batch and the cluster.
+        """Take the plan of a step, whose lengths the planner has by then, and check it against batch and cluster.
 
         Returns:
             The plan and the seconds this rank waited for it.
 
         Raises:
-            PlannerUnavailableError: If there is no plan in time.
+            PlannerUnavailableError: If there is no plan in time, or no planner took the lengths.
+            BatchRefusedError: If the planner refused the lengths.
             PlanFailedError: If the planner cannot plan the batch.
             PlanError: If the plan is corrupt, foreign, or does not fit the batch.
             StopRequestedError: If a rank was told to end meanwhile.
@@ -109,6 +115,9 @@ class Planning:
             self._stop.check()
             logger.info("rank %d waits %.0f s for the plan of step %d", self._rank, waited_s, step)
 
+        handed_in = self._handed_in.pop(step, None)
+        if handed_in is not None:
+            handed_in.result()  # hears of a stop itself
         try:
             plan = self._client.fetch_plan(step, timeout_s=self._wait_timeout_s, on_wait=tell)
             validate(plan, batch.lengths_tokens, self._profile)

@@ -88,7 +88,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         profile = given or saved_profile(config, model, dtype.itemsize, layers, facts, found)
         profile = profile or measure_stage(config, model, mesh, stage, layers, dtype.itemsize)
         planning = open_planning(config, client, profile, store, stop)
-        # Before a step, rank 0 may have to look for a planner that is away, while the others have their plan already.
+        # Before a step, a rank may have to look for a planner that is away, while the others have their plan already.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
         checkpoints = None
         if config.checkpoint is not None:
