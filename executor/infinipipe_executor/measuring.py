@@ -1,16 +1,14 @@
 """Measures this machine for a run: at its start (``measure_stage``), or apart from any run (``measure_machine``)."""
 
 import logging
-import os
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from infinipipe_contract.profile import Profile
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.corpus import open_corpus
-from infinipipe_executor.mesh import BACKENDS, Mesh, init_mesh, own_device
+from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
@@ -48,10 +46,7 @@ def measure_machine(config: RunConfig) -> Profile:
     corpus = open_corpus(data_of_model(config), model.vocab)
     division = divide_stages(cluster, model, None, corpus.mean_attended_tokens)
     logger.info("%s", division)
-    if "WORLD_SIZE" in os.environ:
-        join_ranks(cluster)
-    else:  # without torchrun: nobody to meet
-        dist.init_process_group(BACKENDS[cluster.device], store=HashStore(), rank=0, world_size=1)
+    join_ranks(cluster)
     try:
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
