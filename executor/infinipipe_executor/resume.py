@@ -20,6 +20,7 @@ from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.model_file import ModelDescription, write_model_file
+from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.profile_file import read_profile
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ def describe_run(
     }
     cuda = mesh.device.type == "cuda"
     device = [torch.cuda.get_device_name(mesh.device) if cuda else f"{os.cpu_count()} CPU cores"]
-    dist.broadcast_object_list(device, dist.get_global_rank(group, 0), group=group)
+    with peers_watched(mesh.rank, "the start of the job"):
+        dist.broadcast_object_list(device, dist.get_global_rank(group, 0), group=group)
     layout = dict(zip(mesh.device_mesh.mesh_dim_names or (), mesh.device_mesh.shape, strict=True))
     return RunFacts(0, json.loads(json.dumps(fixed)), layout, device[0])
 
