@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from infinipipe_contract.codec import profile_to_json
 from infinipipe_contract.profile import Profile
-from infinipipe_executor.checkpoint_files import PROFILE, RunFacts
+from infinipipe_executor.checkpoint_files import PROFILE, RunFacts, write_synced
 from infinipipe_executor.checkpoint_search import check_fixed, find_newest
 from infinipipe_executor.config import CheckpointConfig, RunConfig
 from infinipipe_executor.data.corpus import Corpus
@@ -117,7 +117,8 @@ def saved_profile(
         return None
     try:
         profile = read_profile(config, model, dtype_bytes, found[0] / PROFILE)
-    except ConfigError:
+    except ConfigError as error:
+        logger.info("the cost model of the checkpoint is not used, and is measured again: %s", error)
         return None
     if profile.stage_layers != tuple(stage_layers):
         return None
@@ -130,6 +131,6 @@ def companions(description: ModelDescription, profile: Profile) -> Callable[[Pat
 
     def write(folder: Path) -> None:
         write_model_file(folder, description)
-        (folder / PROFILE).write_text(profile_to_json(profile), encoding="utf-8")
+        write_synced(folder / PROFILE, profile_to_json(profile))
 
     return write
