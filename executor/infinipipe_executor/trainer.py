@@ -217,7 +217,11 @@ class Trainer:
         if self._evaluation is None or not self._evaluation.is_due(step + 1, steps):
             return
         measured = self._evaluation.run(step, self._runner)
-        if measured is not None and self._mesh.rank == 0:
+        if self._mesh.rank != 0:
+            return
+        if measured is None:
+            logger.warning("step %d: the evaluation behind it was given up: a rank was told to end (SIGTERM)", step)
+        else:
             self._sinks.put(step, evaluation_scalars(measured))
             logger.info("%s", evaluation_line(step, steps, measured))
 
