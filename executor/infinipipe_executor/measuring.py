@@ -12,6 +12,7 @@ from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
+from infinipipe_executor.parallel.warm_up import warm_up
 from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
@@ -51,6 +52,7 @@ def measure_machine(config: RunConfig) -> Profile:
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
+        warm_up(mesh, cluster.collective_timeout_s)
         layers = share_division(division.stage_layers, mesh)
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, stage_layers=layers)
         return measure_stage(config, model, mesh, stage, layers, dtype.itemsize)
