@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 RECORD = "checkpoint.json"
-MODEL = "model.json"
 PROFILE = "profile.json"
 PARTIAL = ".partial"
 
@@ -63,13 +62,8 @@ class RunFacts:
     device: str
 
 
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of a run after ``step`` steps lies."""
-    return folder / f"step-{step}"
-
-
 def partial_path(folder: Path, step: int) -> Path:
-    """Return where that checkpoint is written first."""
+    """Return where the checkpoint of a run after ``step`` steps is written first."""
     return folder / f"step-{step}{PARTIAL}"
 
 

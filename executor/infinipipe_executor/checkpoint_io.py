@@ -36,11 +36,11 @@ from infinipipe_executor.checkpoint_files import (
 )
 from infinipipe_executor.checkpoint_state import first_failure, rank_state
 from infinipipe_executor.config import CheckpointConfig
+from infinipipe_executor.config.section import MIB_BYTES
 from infinipipe_executor.parallel.peers import peers_watched
 
 logger = logging.getLogger(__name__)
 
-MIB_BYTES = 2**20
 
 # A wait of this length for the checkpoint before is worth a line.
 LONG_WAIT_S = 1.0

@@ -11,6 +11,10 @@
       PeerLostError     another rank of the job is gone or silent
 """
 
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+"""Exit codes: something failed; a setting or an argument is wrong."""
+
 
 class ExecutorError(Exception):
     """Base of every error that the executor raises on purpose; its message is meant for the user."""

@@ -14,11 +14,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from infinipipe_executor.errors import ConfigError, ExecutorError, LayoutError, PeerLostError
+from infinipipe_executor.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, ExecutorError, LayoutError, PeerLostError
 from infinipipe_executor.stop import EXIT_STOPPED, StopSignal
-
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
 
 # The time that torchrun has to notice the rank that failed first.
 PEER_LOST_GRACE_S = 2.0

@@ -1,19 +1,18 @@
 """Measures this machine for a run: at its start (``measure_stage``), or apart from any run (``measure_machine``)."""
 
 import logging
-import os
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from infinipipe_contract.profile import Profile
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.data.corpus import open_corpus
-from infinipipe_executor.mesh import BACKENDS, Mesh, init_mesh, own_device
+from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import Stage, build_stage, check_device
+from infinipipe_executor.parallel.warm_up import warm_up
 from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
@@ -48,14 +47,12 @@ def measure_machine(config: RunConfig) -> Profile:
     corpus = open_corpus(data_of_model(config), model.vocab)
     division = divide_stages(cluster, model, None, corpus.mean_attended_tokens)
     logger.info("%s", division)
-    if "WORLD_SIZE" in os.environ:
-        join_ranks(cluster)
-    else:  # without torchrun: nobody to meet
-        dist.init_process_group(BACKENDS[cluster.device], store=HashStore(), rank=0, world_size=1)
+    join_ranks(cluster)
     try:
         mesh = init_mesh(
             cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
         )
+        warm_up(mesh, cluster.collective_timeout_s)
         layers = share_division(division.stage_layers, mesh)
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, stage_layers=layers)
         return measure_stage(config, model, mesh, stage, layers, dtype.itemsize)

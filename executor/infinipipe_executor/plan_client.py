@@ -4,8 +4,8 @@ A planner that is away, or whose queue is full, is asked again with growing paus
 that fails before the planner ever answered is a mistake of the set-up and ends the call at once; later, certificates
 may just be replaced, and it is waited for, too.
 
-Synchronous, for use by one thread of a process. The channel is opened by the first call and belongs to the process that
-opened it, so a data-loading worker that is forked later never touches it.
+Synchronous; once ``create_job`` is over, threads of the process may call side by side. The channel is opened by the
+first call and belongs to the process that opened it, so a data-loading worker that is forked later never touches it.
 
     ExecutorError
       PlannerUnavailableError       nobody answers at the address, or not in time
@@ -168,8 +168,6 @@ class PlanClient:
         context_tokens: int,
         policy: str = "",
         max_slice_count: int = 0,
-        gap_ratio: float = 0.0,
-        node_limit: int = 0,
     ) -> int:
         """Create the job, or open its next generation when it exists; later calls are about it.
 
@@ -179,8 +177,6 @@ class PlanClient:
             context_tokens: Longest sequence that will be submitted.
             policy: Policy by name; empty means the planner's default.
             max_slice_count: Largest slice number K to try; 0 means the planner's default.
-            gap_ratio: Relative gap at which a recompute problem counts as solved; 0 means the default.
-            node_limit: Branch-and-bound nodes of one recompute problem; 0 means the default.
 
         Returns:
             The generation, from 1.
@@ -189,9 +185,7 @@ class PlanClient:
             PlannerUnavailableError: If no planner answers in time.
             JobRefusedError: If the planner refuses the job.
         """
-        options = pb.PlanOptions(
-            policy=policy, max_slice_count=max_slice_count, gap_ratio=gap_ratio, node_limit=node_limit
-        )
+        options = pb.PlanOptions(policy=policy, max_slice_count=max_slice_count)
         spec = pb.JobSpec(profile=profile_to_proto(profile), options=options, context_tokens=context_tokens)
         request = pb.CreateJobRequest(job=name, spec=spec)
         response: pb.CreateJobResponse = self._call("CreateJob", request, self._call_timeout_s, JobRefusedError)

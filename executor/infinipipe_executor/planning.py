@@ -1,11 +1,13 @@
 """Planning, seen from the executor: open the job, hand in batches ahead of time, take plans and check them.
 
 Rank 0 alone opens the job and hands in lengths; every rank takes its plans itself. Nobody waits for the planner within
-a collective: a slow planner costs time, never a timeout among the ranks.
+a collective: a slow planner costs time, never a timeout among the ranks. Lengths are handed in by a thread of their
+own: a planner that does not take those of the next step yet must not keep rank 0 from a step for which all hold a plan.
 """
 
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from infinipipe_executor.config import PlannerConfig, RunConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PeerLostError, PlanError
 from infinipipe_executor.log_prefix import note
+from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.plan_client import PlanClient, PlannerRefusedError, PlannerUnavailableError, RankReport
 from infinipipe_executor.stop import StopRequestedError, StopSignal
 
@@ -62,6 +65,8 @@ class Planning:
         self._options = options or PlannerConfig()
         self._store = store
         self._has_warned = False
+        self._hand_in_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hand-in")  # one: steps in order
+        self._handed_in: dict[int, Future[int]] = {}
 
     @property
     def rank(self) -> int:
@@ -69,35 +74,37 @@ class Planning:
         return self._rank
 
     def submit(self, step: int, batch: Batch) -> None:
-        """Hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
+        """Start to hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.
 
-        A planner that is away or whose queue is full is waited for.
-
-        Raises:
-            PlannerUnavailableError: If no planner answers in time.
-            BatchRefusedError: If the planner refuses the lengths.
-            StopRequestedError: If a rank was told to end meanwhile.
+        A planner that is away or whose queue is full is waited for beside the training; ``fetch`` of the step tells
+        what became of it.
         """
         if self._rank != 0:
             return
         self._warn_once(step, batch)
 
         def tell(waited_s: float) -> None:
-            self._stop.check()
+            self._check_stop()
             logger.info("rank 0 waits %.0f s for the planner to take the batch of step %d", waited_s, step)
 
-        self._client.submit_batch(
-            step, batch.lengths_tokens, batch.target_token_count, timeout_s=self._wait_timeout_s, on_wait=tell
+        self._handed_in[step] = self._hand_in_thread.submit(
+            self._client.submit_batch,
+            step,
+            batch.lengths_tokens,
+            batch.target_token_count,
+            timeout_s=self._wait_timeout_s,
+            on_wait=tell,
         )
 
     def fetch(self, step: int, batch: Batch) -> tuple[ExecutionPlan, float]:
-        """Take the plan of a step and check it against the batch and the cluster.
+        """Take the plan of a step, whose lengths the planner has by then, and check it against batch and cluster.
 
         Returns:
             The plan and the seconds this rank waited for it.
 
         Raises:
-            PlannerUnavailableError: If there is no plan in time.
+            PlannerUnavailableError: If there is no plan in time, or no planner took the lengths.
+            BatchRefusedError: If the planner refused the lengths.
             PlanFailedError: If the planner cannot plan the batch.
             PlanError: If the plan is corrupt, foreign, or does not fit the batch.
             StopRequestedError: If a rank was told to end meanwhile.
@@ -106,9 +113,12 @@ class Planning:
         started_s = time.monotonic()
 
         def tell(waited_s: float) -> None:
-            self._stop.check()
+            self._check_stop()
             logger.info("rank %d waits %.0f s for the plan of step %d", self._rank, waited_s, step)
 
+        handed_in = self._handed_in.pop(step, None)
+        if handed_in is not None:
+            handed_in.result()  # hears of a stop itself
         try:
             plan = self._client.fetch_plan(step, timeout_s=self._wait_timeout_s, on_wait=tell)
             validate(plan, batch.lengths_tokens, self._profile)
@@ -146,7 +156,7 @@ class Planning:
 
     def _solve(self, index: int, batch: Batch) -> ExecutionPlan:
         def tell(waited_s: float) -> None:
-            self._stop.check()
+            self._check_stop()
             logger.info("rank 0 waits %.0f s for the plan of evaluation batch %d", waited_s, index)
 
         plan = self._client.solve_plan(
@@ -165,17 +175,23 @@ class Planning:
         assert self._store is not None, "several ranks share a store"
         end_s, key = time.monotonic() + self._wait_timeout_s + HANDED_ON_S, _held_out_key(index)
         while True:
+            self._check_stop()
+            with peers_watched(self._rank, f"the wait for the plan of evaluation batch {index}"):
+                try:
+                    self._store.wait([key], timedelta(seconds=HANDED_ON_S))
+                except dist.DistStoreError as error:
+                    if time.monotonic() < end_s:
+                        continue
+                    raise PeerLostError(
+                        f"rank {self._rank} waited {self._wait_timeout_s:g} s for rank 0 to hand on the plan of "
+                        f"evaluation batch {index}"
+                    ) from error
+                return plan_from_json(self._store.get(key).decode())
+
+    def _check_stop(self) -> None:
+        """Give up a wait if a rank was told to end; with another rank, what would tell so may be gone."""
+        with peers_watched(self._rank, "a wait for the planner"):
             self._stop.check()
-            try:
-                self._store.wait([key], timedelta(seconds=HANDED_ON_S))
-            except dist.DistStoreError as error:
-                if time.monotonic() < end_s:
-                    continue
-                raise PeerLostError(
-                    f"rank {self._rank} waited {self._wait_timeout_s:g} s for rank 0 to hand on the plan of evaluation "
-                    f"batch {index}"
-                ) from error
-            return plan_from_json(self._store.get(key).decode())
 
     def _warn_once(self, step: int, batch: Batch) -> None:
         """Say at the first batch that goes beyond what was measured that its times are a guess."""
@@ -191,7 +207,7 @@ class Planning:
     def report(self, step: int, report: RankReport) -> None:
         """Hand in what this rank measured; a planner that is away or refuses costs the report, not the training."""
         try:
-            self._client.report_step(step, report, on_wait=lambda _: self._stop.check())
+            self._client.report_step(step, report, on_wait=lambda _: self._check_stop())
         except (PlannerUnavailableError, PlannerRefusedError, StopRequestedError) as error:
             logger.warning("step %d: nothing reported: %s", step, error)
 
@@ -240,8 +256,9 @@ def _share_generation(rank: int, generation: int, timeout_s: float, store: Store
     if rank == 0:
         store.set(key, str(generation))
         return generation
-    try:
-        store.wait([key], timedelta(seconds=timeout_s))
-    except dist.DistStoreError as error:
-        raise PeerLostError(f"rank {rank} waited {timeout_s:g} s for rank 0 to open the job") from error
-    return int(store.get(key))
+    with peers_watched(rank, "the start of the job"):
+        try:
+            store.wait([key], timedelta(seconds=timeout_s))
+        except dist.DistStoreError as error:
+            raise PeerLostError(f"rank {rank} waited {timeout_s:g} s for rank 0 to open the job") from error
+        return int(store.get(key))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from infinipipe_contract.codec import profile_to_json
 from infinipipe_contract.profile import Profile
-from infinipipe_executor.checkpoint_files import PROFILE, RunFacts
+from infinipipe_executor.checkpoint_files import PROFILE, RunFacts, write_synced
 from infinipipe_executor.checkpoint_search import check_fixed, find_newest
 from infinipipe_executor.config import CheckpointConfig, RunConfig
 from infinipipe_executor.data.corpus import Corpus
@@ -20,6 +20,7 @@ from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.model_file import ModelDescription, write_model_file
+from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.profile_file import read_profile
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ def describe_run(
     }
     cuda = mesh.device.type == "cuda"
     device = [torch.cuda.get_device_name(mesh.device) if cuda else f"{os.cpu_count()} CPU cores"]
-    dist.broadcast_object_list(device, dist.get_global_rank(group, 0), group=group)
+    with peers_watched(mesh.rank, "the start of the job"):
+        dist.broadcast_object_list(device, dist.get_global_rank(group, 0), group=group)
     layout = dict(zip(mesh.device_mesh.mesh_dim_names or (), mesh.device_mesh.shape, strict=True))
     return RunFacts(0, json.loads(json.dumps(fixed)), layout, device[0])
 
@@ -115,7 +117,8 @@ def saved_profile(
         return None
     try:
         profile = read_profile(config, model, dtype_bytes, found[0] / PROFILE)
-    except ConfigError:
+    except ConfigError as error:
+        logger.info("the cost model of the checkpoint is not used, and is measured again: %s", error)
         return None
     if profile.stage_layers != tuple(stage_layers):
         return None
@@ -128,6 +131,6 @@ def companions(description: ModelDescription, profile: Profile) -> Callable[[Pat
 
     def write(folder: Path) -> None:
         write_model_file(folder, description)
-        (folder / PROFILE).write_text(profile_to_json(profile), encoding="utf-8")
+        write_synced(folder / PROFILE, profile_to_json(profile))
 
     return write

@@ -17,6 +17,7 @@ from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.source import data_of_model, open_model
 from infinipipe_executor.model.stage import build_stage, check_device
 from infinipipe_executor.parallel.groups import open_group
+from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.parallel.warm_up import warm_up
 from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
@@ -88,7 +89,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         profile = given or saved_profile(config, model, dtype.itemsize, layers, facts, found)
         profile = profile or measure_stage(config, model, mesh, stage, layers, dtype.itemsize)
         planning = open_planning(config, client, profile, store, stop)
-        # Before a step, rank 0 may have to look for a planner that is away, while the others have their plan already.
+        # Before a step, a rank may have to look for a planner that is away, while the others have their plan already.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
         checkpoints = None
         if config.checkpoint is not None:
@@ -137,6 +138,7 @@ def _prepare_evaluation(
 
 def _open_cpu_group(timeout_s: float) -> dist.ProcessGroup:
     """Open a group of all ranks that carries CPU tensors, for what is compared and gathered beside the training."""
-    group = open_group(range(dist.get_world_size()), timeout_s, backend="gloo")
+    with peers_watched(dist.get_rank(), "the start of the job"):
+        group = open_group(range(dist.get_world_size()), timeout_s, backend="gloo")
     assert group is not None, "every rank is a member"
     return group

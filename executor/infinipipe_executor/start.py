@@ -11,7 +11,7 @@ import time
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from infinipipe_executor.config import ClusterConfig
@@ -28,7 +28,9 @@ _COUNT, _ALL = "infinipipe/ready-count", "infinipipe/all-ready"
 
 
 def join_ranks(cluster: ClusterConfig) -> Store:
-    """Wait until every rank has come here, then open the process group of the job (torchrun's environment).
+    """Wait until every rank has come here, then open the process group of the job.
+
+    Ranks find each other by what torchrun tells them; without it there is one rank and nobody to find.
 
     Returns:
         The store of this start of the job.
@@ -51,9 +53,13 @@ def join_ranks(cluster: ClusterConfig) -> Store:
 def _open_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     """Open the store of this start of the job.
 
+    A process that torchrun did not start is alone, and so is its store.
+
     torchrun keeps one store through all its restarts, and what an earlier start left there (who is ready, where the
     ranks listen) would mislead this one. Where torchrun is told not to, every start has a store of its own.
     """
+    if "WORLD_SIZE" not in os.environ:
+        return HashStore()
     store: Store
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
     if os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1":

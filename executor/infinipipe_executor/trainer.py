@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,10 +183,9 @@ class Trainer:
         return True
 
     def _hand_in(self, step: int) -> Batch:
-        """Draw the batch of a step and hand in its lengths; a run that ends needs no plan for it."""
+        """Draw the batch of a step and start to hand in its lengths."""
         batch = Batch(tuple(self._corpus.sequence(index) for index in self._sampler.indices(step)))
-        with suppress(StopRequestedError):
-            self._planning.submit(step, batch)
+        self._planning.submit(step, batch)
         return batch
 
     def _say_errors(self) -> None:
@@ -219,7 +217,11 @@ class Trainer:
         if self._evaluation is None or not self._evaluation.is_due(step + 1, steps):
             return
         measured = self._evaluation.run(step, self._runner)
-        if measured is not None and self._mesh.rank == 0:
+        if self._mesh.rank != 0:
+            return
+        if measured is None:
+            logger.warning("step %d: the evaluation behind it was given up: a rank was told to end (SIGTERM)", step)
+        else:
             self._sinks.put(step, evaluation_scalars(measured))
             logger.info("%s", evaluation_line(step, steps, measured))
 

@@ -121,6 +121,20 @@ def test_a_signal_within_an_evaluation_ends_all_ranks_before_its_next_batch(grou
     assert runs[0].log[-1].startswith("ended by SIGTERM: 2 of 4 steps are done")
 
 
+def test_a_signal_within_the_last_evaluation_leaves_a_line_in_place_of_its_loss(
+    groups: GroupPool, tmp_path: Path
+) -> None:
+    path = held_out_run(tmp_path, {"evaluation": {"every_steps": 9}}, pp_size=2)
+
+    runs = groups.run(2, train_run, path, 1)
+
+    assert [run.is_done for run in runs] == [True, True]
+    assert len(runs[0].losses) == 4
+    given_up = "step 3: the evaluation behind it was given up: a rank was told to end (SIGTERM)"
+    assert [run.log.count(given_up) for run in runs] == [1, 0]
+    assert not [message for message in runs[0].log if "evaluation loss" in message]
+
+
 def test_ranks_with_different_plans_of_held_out_data_all_end(groups: GroupPool, tmp_path: Path) -> None:
     path = held_out_run(tmp_path, pp_size=2)
 

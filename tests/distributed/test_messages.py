@@ -40,6 +40,17 @@ def test_a_stage_holds_no_more_sent_messages_than_are_on_their_way_and_back(
         assert at_the_end == 0
 
 
+@pytest.mark.parametrize("stage_count", [2, 4])
+def test_an_evaluation_holds_the_last_messages_only(groups: GroupPool, stage_count: int) -> None:
+    plan, batch = _short_sequences(24, stage_count)
+
+    ranks = groups.run(stage_count, count_held_messages, TINY, stage_count, plan, batch, "evaluate")
+
+    assert [most for most, _ in ranks[:-1]] == [pytest.approx(2, abs=1)] * (stage_count - 1), "24 chunks send as many"
+    assert ranks[-1] == (0, 0)
+    assert [at_the_end for _, at_the_end in ranks] == [0] * stage_count
+
+
 def test_messages_without_rows_prove_nothing_and_hold_nothing_up(groups: GroupPool) -> None:
     # The second rank of every stage has a message for two chunks of four.
     batch = make_batch([1, 6, 1, 6])

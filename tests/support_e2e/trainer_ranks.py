@@ -2,6 +2,7 @@
 
 import logging
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.errors import ExecutorError
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.stage import build_stage
+from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepResult, StepRunner
 from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_executor.planning import Planning
@@ -105,11 +107,50 @@ class TrainerRank:
 
 
 def train(folder: Path) -> tuple[list[tuple[str, int]], list[RankReport], list[str]]:
-    """Train all steps; return what the planner was asked, the reports and the lines of the steps."""
+    """Train all steps; return what the planner was asked, the reports and the lines of the steps.
+
+    A step runs once the batch of the next one has arrived, or after a while, so that the order of both is that of cause
+    and effect, not of chance.
+    """
     rank = TrainerRank(folder)
+    run = rank.trainer._runner.run
+
+    def run_behind_next_batch(plan: ExecutionPlan, batch: Batch) -> StepResult:
+        end_s = time.monotonic() + 5.0
+        while plan.step < 3 and ("submit", plan.step + 1) not in rank.planner.asked and time.monotonic() < end_s:
+            time.sleep(0.001)
+        rank.planner.asked.append(("run", plan.step))
+        return run(plan, batch)
+
+    rank.trainer._runner.run = run_behind_next_batch  # type: ignore[method-assign]  # watched
     rank.trainer.train()
     lines = [message for _, message in rank.records.seen if message.startswith("step")]
     return rank.planner.asked, rank.planner.reports, lines
+
+
+def train_at_planner(config_path: Path, address: str, collective_timeout_s: float) -> tuple[bool, list[float]]:
+    """Train a run with a planner on a socket; return whether all steps were done, and the waits for their plans."""
+    config = load_config(config_path)
+    mesh = mesh_of(config.cluster.pp_size, config.cluster.sp_size)
+    profile = tiny_profile(config.cluster.pp_size, config.cluster.sp_size)
+    host_group = open_group(range(dist.get_world_size()), collective_timeout_s, backend="gloo")
+    assert host_group is not None
+    with PlanClient(address) as client:
+        if mesh.rank == 0:
+            client.create_job("tiny", profile, context_tokens=128)
+        client.join_job("tiny", 1)
+        planning = Planning(client, mesh.rank, profile, wait_timeout_s=30.0)
+        fetch, waits_s = planning.fetch, []
+
+        def fetch_and_note(step: int, batch: Batch) -> tuple[ExecutionPlan, float]:
+            plan, wait_s = fetch(step, batch)
+            waits_s.append(wait_s)
+            return plan, wait_s
+
+        planning.fetch = fetch_and_note  # type: ignore[method-assign]  # watched
+        stage = build_stage(TINY, mesh, dtype=torch.float32, seed=3)
+        trainer = Trainer(config, mesh, stage, open_corpus(config.data, TINY.vocab), planning, host_group)
+        return trainer.train(), waits_s
 
 
 def train_until_told_to_end(folder: Path) -> tuple[bool, list[tuple[str, int]], list[str]]:

@@ -51,11 +51,17 @@ def trace_step(config: ModelConfig, pp_size: int, plan: ExecutionPlan, batch: Ba
     return events
 
 
-def count_held_messages(config: ModelConfig, pp_size: int, plan: ExecutionPlan, batch: Batch) -> tuple[int, int]:
-    """Run a step; return the most sent messages that a channel of this rank held at a time, and how many at the end."""
+def count_held_messages(
+    config: ModelConfig, pp_size: int, plan: ExecutionPlan, batch: Batch, method: str = "run"
+) -> tuple[int, int]:
+    """Run a step, or evaluate its batch (``method`` of the runner).
+
+    Returns:
+        The most sent messages that a channel of this rank held at a time, 0 if it sent none; and how many at the end.
+    """
     mesh = mesh_of(pp_size, 1)
     step_runner = StepRunner(build_stage(config, mesh, dtype=torch.float64, seed=SEED), mesh)
-    held: list[int] = []
+    held = [0]
     send = Channel.send
 
     def send_and_count(self: Channel, message: torch.Tensor) -> None:
@@ -63,7 +69,7 @@ def count_held_messages(config: ModelConfig, pp_size: int, plan: ExecutionPlan, 
         held.append(len(self._pending))
 
     with patch.object(Channel, "send", send_and_count):
-        step_runner.run(plan, batch)
+        getattr(step_runner, method)(plan, batch)
     ends = [channel for channel in (mesh.channels.to_next, mesh.channels.to_previous) if channel is not None]
     return max(held), sum(len(channel._pending) for channel in ends)
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from infinipipe_executor.cli.messages import EXIT_USAGE, fail, fail_without
-from infinipipe_executor.errors import ExecutorError
+from infinipipe_executor.cli.messages import fail, fail_without
+from infinipipe_executor.errors import EXIT_USAGE, ExecutorError
 
 
 def export(

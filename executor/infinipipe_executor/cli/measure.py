@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from infinipipe_contract.codec import profile_to_json
-from infinipipe_executor.cli.messages import EXIT_USAGE, fail, fail_without
+from infinipipe_executor.cli.messages import fail, fail_without
 from infinipipe_executor.config import check_world, load_config
-from infinipipe_executor.errors import ConfigError, ExecutorError
+from infinipipe_executor.errors import EXIT_USAGE, ConfigError, ExecutorError, LayoutError
 
 
 def measure(
@@ -32,7 +32,7 @@ def measure(
         profile = measure_machine(run)
     except ModuleNotFoundError as error:
         fail_without(error)
-    except ConfigError as error:
+    except (ConfigError, LayoutError) as error:
         fail(str(error), EXIT_USAGE)
     except ExecutorError as error:
         fail(str(error))

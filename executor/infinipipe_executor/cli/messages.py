@@ -4,8 +4,7 @@ from typing import NoReturn
 
 import typer
 
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
+from infinipipe_executor.errors import EXIT_FAILURE
 
 EXECUTOR_EXTRA_MODULES = frozenset({"numpy", "safetensors", "torch"})
 

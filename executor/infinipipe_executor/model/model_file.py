@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from infinipipe_contract.errors import ModelConfigError
 from infinipipe_contract.hf_config import read_json_object
+from infinipipe_executor.checkpoint_files import write_synced
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.model.config import ModelConfig
 
@@ -48,7 +49,7 @@ def write_model_file(folder: Path, model: ModelDescription) -> None:
         OSError: If it cannot be written.
     """
     text = json.dumps(dataclasses.asdict(model), indent=1, default=str)
-    (folder / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
+    write_synced(folder / MODEL_FILE, text + "\n")
 
 
 def read_model_file(folder: Path) -> ModelDescription:

@@ -4,7 +4,7 @@ Every directed edge (activations one way, gradients the other) is a channel with
 messages of one channel pair up in order by construction, whatever the order among channels. On CUDA a group has a
 communicator and a stream of its own, so a message never queues behind one of another channel.
 
-Nothing here waits for a peer but ``PostedReceive.wait`` and ``Channel.flush``. On CUDA, waiting stops the stream that
+Nothing here waits for a peer but ``PostedReceive.wait``, ``Channel.keep_last`` and ``Channel.flush``. On CUDA, waiting stops the stream that
 computes, not this process: a send or a receive starts behind what that stream was given before, and what the stream is
 given after a wait starts behind the message. Buffers are held until they were waited for, so they go back to the
 allocator in the order of that one stream, and no other stream need be recorded on them.
@@ -105,6 +105,14 @@ class Channel:
         """
         while self._pending and self._pending[0].number < arrived_count:
             self._let_go()
+
+    def keep_last(self, count: int) -> None:
+        """Wait until all messages but the last ``count`` have left.
+
+        Only for messages that go one way (an evaluation): the last stage sends none and so waits for no receiver, hence
+        it takes what the stage before it has sent, hence that one goes on, and so forth up to the first stage.
+        """
+        self.let_go(self._next_number - count)
 
     def flush(self) -> None:
         """Wait until every message has left; count from 0 again."""

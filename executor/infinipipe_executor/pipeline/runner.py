@@ -51,6 +51,9 @@ class StepResult:
     peak_bytes: float
 
 
+# Messages of an evaluation that may be on their way to the next stage: one that it receives and one for its next pass.
+_KEPT_MESSAGES = 2
+
 _FORWARD_KINDS = (InstructionKind.RECEIVE_ACTIVATION, InstructionKind.FORWARD, InstructionKind.SEND_ACTIVATION)
 
 
@@ -131,7 +134,8 @@ class StepRunner:
         """Run the forward passes of a plan alone: no dropout, no z-loss, no recompute; nothing of the model changes.
 
         All stages run forwards in one order, so their messages pair up without the backward passes in between. What
-        the plan would keep for those is dropped at once; keys and values of a sequence go behind its last slice.
+        the plan would keep for those is dropped at once; keys and values of a sequence go behind its last slice. A
+        stage that is faster than the next one waits for it, so that messages do not pile up.
 
         Args:
             plan: A validated plan for as many stages as the mesh has, the same on every rank.
@@ -159,6 +163,8 @@ class StepRunner:
                     self._evaluate(state, instruction.chunk_id)
                 else:
                     self._methods[instruction.kind](state, instruction)
+                if instruction.kind is InstructionKind.SEND_ACTIVATION:
+                    _end(self._mesh.channels.to_next).keep_last(_KEPT_MESSAGES)
         self._stage.train()
         with peers_watched(self._mesh.rank, "the end of an evaluation"):
             self._mesh.channels.flush()

@@ -1,5 +1,7 @@
 """What lies beside the tensors of a checkpoint, and when the cost model of an earlier start is used again."""
 
+import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,8 +38,14 @@ def test_another_layout_or_device_is_measured_anew(
     assert saved_profile(config, TINY, 4, (2, 2), replace(FACTS, **change), (tmp_path, FACTS)) is None  # type: ignore[arg-type]
 
 
-def test_a_cost_model_of_another_type_of_activations_is_measured_anew(tmp_path: Path, config: RunConfig) -> None:
-    assert saved_profile(config, TINY, 2, (2, 2), FACTS, (tmp_path, FACTS)) is None
+def test_a_cost_model_of_another_type_of_activations_is_measured_anew_and_the_reason_said(
+    tmp_path: Path, config: RunConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="infinipipe_executor"):
+        assert saved_profile(config, TINY, 2, (2, 2), FACTS, (tmp_path, FACTS)) is None
+
+    assert "the cost model of the checkpoint is not used, and is measured again: " in caplog.text
+    assert "model.dtype_bytes is 4, the configuration makes it 2" in caplog.text
 
 
 def test_another_division_of_the_layers_is_measured_anew(tmp_path: Path, config: RunConfig) -> None:
@@ -51,3 +59,20 @@ def test_without_a_checkpoint_there_is_nothing_to_use_again(config: RunConfig) -
 def test_the_sizes_of_the_model_lie_beside_the_tensors_for_an_export(tmp_path: Path, config: RunConfig) -> None:
     assert config.model.layers == TINY.layers
     assert read_model_file(tmp_path) == ModelDescription(TINY, 128, None, None)
+
+
+def test_what_lies_beside_the_tensors_has_reached_the_disk_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: dict[str, int] = {}
+
+    def note(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced[path.name] = path.stat().st_size
+
+    monkeypatch.setattr(os, "fsync", note)
+
+    companions(ModelDescription(TINY, 128, None, None), MEASURED)(tmp_path)
+
+    assert synced == {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert set(synced) == {"model.json", "profile.json"}

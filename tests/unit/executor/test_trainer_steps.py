@@ -33,12 +33,10 @@ def groups() -> Iterator[GroupPool]:
 def test_the_planner_has_the_next_batch_before_a_step_runs(groups: GroupPool, tmp_path: Path) -> None:
     ((asked, _, _),) = groups.run(1, train, tmp_path)
 
-    assert asked == [
-        ("submit", 0),
-        *(("submit", 1), ("fetch", 0), ("report", 0)),
-        *(("submit", 2), ("fetch", 1), ("report", 1)),
-        *(("submit", 3), ("fetch", 2), ("report", 2)),
-        *(("fetch", 3), ("report", 3)),
+    for step in range(4):
+        assert asked.index(("submit", step)) < asked.index(("run", max(0, step - 1)))
+    assert [call for call in asked if call[0] != "submit"] == [
+        (what, step) for step in range(4) for what in ("fetch", "run", "report")
     ]
 
 
