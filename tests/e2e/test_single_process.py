@@ -9,13 +9,13 @@ import pytest
 
 from infinipipe_contract.codec import profile_to_json
 from support_e2e.busy_planner import busy_planner
-from support_e2e.runs import tiny_profile, write_run
+from support_e2e.runs import Sections, tiny_profile, write_run
 
 pytestmark = pytest.mark.e2e
 
 
 def test_one_process_trains_without_torchrun(tmp_path: Path) -> None:
-    changes = {
+    changes: Sections = {
         "job": {"steps": 2},
         "cluster": {"device_memory_mib": 4.0},
         "checkpoint": {"folder": "saved", "every_steps": 9},

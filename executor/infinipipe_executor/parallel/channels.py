@@ -4,10 +4,10 @@ Every directed edge (activations one way, gradients the other) is a channel with
 messages of one channel pair up in order by construction, whatever the order among channels. On CUDA a group has a
 communicator and a stream of its own, so a message never queues behind one of another channel.
 
-Nothing here waits for a peer but ``PostedReceive.wait``, ``Channel.keep_last`` and ``Channel.flush``. On CUDA, waiting stops the stream that
-computes, not this process: a send or a receive starts behind what that stream was given before, and what the stream is
-given after a wait starts behind the message. Buffers are held until they were waited for, so they go back to the
-allocator in the order of that one stream, and no other stream need be recorded on them.
+Nothing here waits for a peer but ``PostedReceive.wait``, ``Channel.keep_last`` and ``Channel.flush``. On CUDA, waiting
+stops the stream that computes, not this process: a send or a receive starts behind what that stream was given before,
+and what the stream is given after a wait starts behind the message. Buffers are held until they were waited for, so
+they go back to the allocator in the order of that one stream, and no other stream need be recorded on them.
 """
 
 from collections import deque

@@ -21,4 +21,4 @@ def test_a_machine_without_the_devices_of_the_layout_is_a_mistake_of_the_set_up(
     ended = CliRunner().invoke(build_app(), ["profile", "measure", "--config", str(config)])
 
     assert ended.exit_code == 2
-    assert "error: this node shows 0 CUDA devices" in ended.stderr
+    assert "this node shows 0 CUDA devices" in ended.stderr

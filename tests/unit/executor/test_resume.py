@@ -67,7 +67,7 @@ def test_what_lies_beside_the_tensors_has_reached_the_disk_when_it_is_written(
     synced: dict[str, int] = {}
 
     def note(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         synced[path.name] = path.stat().st_size
 
     monkeypatch.setattr(os, "fsync", note)

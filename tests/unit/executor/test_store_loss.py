@@ -4,8 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import Store, TCPStore
 
 from infinipipe_executor.errors import PeerLostError
 from infinipipe_executor.planning import Planning, _share_generation
@@ -29,14 +28,14 @@ def look_for_a_stop_while_waiting(store: Store) -> None:
     stop, profile = StopSignal(), tiny_profile(1, 1)
     stop.defer(store)
     planner = LocalPlanner(profile)
-    planner.fetch_plan = lambda _, on_wait, **_others: on_wait(5.0)  # type: ignore[method-assign,assignment,misc]  # a long wait
+    planner.fetch_plan = lambda _, on_wait, **_others: on_wait(5.0)  # type: ignore[method-assign]  # a long wait
     Planning(planner, 1, profile, 20.0, stop).fetch(0, make_batch([5], vocab=300))
 
 
 @pytest.mark.parametrize("wait", [wait_for_generation, wait_for_a_plan_of_an_evaluation, look_for_a_stop_while_waiting])
 def test_a_wait_for_a_store_that_is_gone_ends_at_once_with_a_lost_rank(wait: Callable[[Store], None]) -> None:
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    store = dist.TCPStore("127.0.0.1", server.port, timeout=timedelta(seconds=20))
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", server.port, timeout=timedelta(seconds=20))
     del server  # with its process, in a run
 
     with pytest.raises(PeerLostError, match="rank 1 lost another rank during "):
@@ -44,7 +43,7 @@ def test_a_wait_for_a_store_that_is_gone_ends_at_once_with_a_lost_rank(wait: Cal
 
 
 def test_a_job_that_is_not_opened_in_time_is_told_with_the_seconds() -> None:
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     with pytest.raises(PeerLostError, match=r"^rank 1 waited 0\.05 s for rank 0 to open the job"):
         _share_generation(1, 0, 0.05, server)
