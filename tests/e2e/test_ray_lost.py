@@ -11,9 +11,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from infinipipe.planner.v1 import planner_service_pb2 as pb
+from infinipipe.planner.v1 import planner_service_pb2_grpc
+from infinipipe_contract.codec import profile_to_proto
 from infinipipe_contract.plan import ExecutionPlan, SolveOutcome
 from infinipipe_contract.validate import validate
 from infinipipe_executor.plan_client import PlanClient
+from infinipipe_planner.options import MAX_NODE_LIMIT
 from support_planner.pool_work import ENDLESS, QUICK, SLOW_PROFILE
 from support_service.process import ServiceProcess
 
@@ -54,6 +58,14 @@ def kill_ray(service: ServiceProcess) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def open_endless_job(channel: grpc.Channel) -> int:
+    options = pb.PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=MAX_NODE_LIMIT, max_slice_count=2)
+    spec = pb.JobSpec(profile=profile_to_proto(SLOW_PROFILE), options=options, context_tokens=CONTEXT_TOKENS)
+    service: Any = planner_service_pb2_grpc
+    stub = service.PlannerServiceStub(channel)
+    return int(stub.CreateJob(pb.CreateJobRequest(job="a", spec=spec), timeout=10).job.generation)
+
+
 def plan_of(address: str, generation: int, step: int) -> ExecutionPlan:
     with PlanClient(address) as client:
         client.join_job("a", generation)
@@ -67,15 +79,8 @@ def test_ray_lost_twice_gives_the_fallback_plan_and_later_steps_are_solved() -> 
         with PlanClient(service.address) as client, grpc.insecure_channel(service.address) as channel:
             health = Health(channel)
             # With this gap the solver does not come to an end within the test.
-            generation = client.create_job(
-                "a",
-                SLOW_PROFILE,
-                context_tokens=CONTEXT_TOKENS,
-                policy="paper",
-                max_slice_count=2,
-                gap_ratio=1e-9,
-                node_limit=100_000,
-            )
+            generation = open_endless_job(channel)
+            client.join_job("a", generation)
             client.submit_batch(0, ENDLESS)
             for _ in range(2):
                 until(lambda: is_solving(service), "a solver at work")
