@@ -27,6 +27,7 @@ from infinipipe_planner.analytic.profile import Hardware, build_profile
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
 from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.solver_pool import SolverPool
 
 LLAMA_7B = DecoderShape(layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32_000)
@@ -155,9 +156,7 @@ def _measure_actors(policy: str, case: Case, actor_count: int) -> float:
 
     async def solve_all() -> float:
         async def solve() -> ExecutionPlan:
-            return await pool.solve(
-                lengths, profile, PlanOptions(policy=policy), job="", generation=0, step=0, target_token_count=None
-            )
+            return await pool.solve(SolveRequest(lengths, profile, PlanOptions(policy=policy)))
 
         await solve()
         seconds = []

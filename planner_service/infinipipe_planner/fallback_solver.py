@@ -7,14 +7,13 @@ than a run that ends. Its report says FALLBACK.
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Sequence
 
 from infinipipe_contract.plan import ExecutionPlan, SolveOutcome, plan_digest
-from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, SolverStoppedError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.servicer import Solver
-from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solve import solve_request
+from infinipipe_planner.solve_request import SolveRequest
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +30,7 @@ class FallbackSolver:
     def __init__(self, solver: Solver) -> None:
         self._solver = solver
 
-    async def solve(
-        self,
-        lengths: Sequence[int],
-        profile: Profile,
-        options: PlanOptions,
-        *,
-        job: str,
-        generation: int,
-        step: int,
-        target_token_count: int | None,
-    ) -> ExecutionPlan:
+    async def solve(self, request: SolveRequest) -> ExecutionPlan:
         """Plan one training step; a plan that was made without a solver has the outcome FALLBACK.
 
         Raises:
@@ -49,38 +38,22 @@ class FallbackSolver:
             SolverLostError: If the solver is lost and the batch does not fit with every layer recomputed.
         """
         try:
-            return await self._solver.solve(
-                lengths,
-                profile,
-                options,
-                job=job,
-                generation=generation,
-                step=step,
-                target_token_count=target_token_count,
-            )
+            return await self._solver.solve(request)
         except SolverStoppedError:
             raise
         except SolverLostError as error:
             lost = error
+        options = PlanOptions(policy=FALLBACK_POLICY, max_slice_count=request.options.max_slice_count)
         try:
-            plan = await asyncio.to_thread(
-                solve_plan,
-                lengths,
-                profile,
-                PlanOptions(policy=FALLBACK_POLICY, max_slice_count=options.max_slice_count),
-                job=job,
-                generation=generation,
-                step=step,
-                target_token_count=target_token_count,
-            )
+            plan = await asyncio.to_thread(solve_request, dataclasses.replace(request, options=options))
         except InfeasibleBatchError:
             raise lost from None
         logger.warning(
             "step %d of job %s has the fallback plan, every layer recomputed: %s",
-            step,
-            job or "-",
+            request.step,
+            request.job or "-",
             lost,
-            extra={"job": job or "-", "generation": generation, "step": step},
+            extra={"job": request.job or "-", "generation": request.generation, "step": request.step},
         )
         return _flag(plan)
 

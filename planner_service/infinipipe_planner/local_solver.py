@@ -10,15 +10,14 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import SolverLostError, SolverStoppedError
-from infinipipe_planner.options import PlanOptions
-from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solve import solve_request
+from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.solver_process import SolverProcess, Work
 
 logger = logging.getLogger(__name__)
@@ -78,18 +77,8 @@ class LocalSolver:
         """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted."""
         self._tell_restart = tell
 
-    async def solve(
-        self,
-        lengths: Sequence[int],
-        profile: Profile,
-        options: PlanOptions,
-        *,
-        job: str,
-        generation: int,
-        step: int,
-        target_token_count: int | None,
-    ) -> ExecutionPlan:
-        """Plan one training step in the solver process; see ``solve_plan``.
+    async def solve(self, request: SolveRequest) -> ExecutionPlan:
+        """Plan one training step in the solver process; see ``solve_request``.
 
         Batches are planned in the order they came. Cancelling drops a batch that waits, and kills the process that
         plans it.
@@ -98,16 +87,7 @@ class LocalSolver:
             SolverLostError: If the process died twice while it planned, or did not start.
             SolverStoppedError: If the solver was closed.
         """
-        work = functools.partial(
-            solve_plan,
-            lengths,
-            profile,
-            options,
-            job=job,
-            generation=generation,
-            step=step,
-            target_token_count=target_token_count,
-        )
+        work = functools.partial(solve_request, request)
         if self._is_closing.is_set():
             raise SolverStoppedError("the solver is closed")
         batch = _Batch(work)

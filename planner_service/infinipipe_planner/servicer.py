@@ -11,7 +11,6 @@ encoding in a thread. What the store holds is planned on after a restart (``resu
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +21,6 @@ from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_contract.codec import plan_to_proto
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
 from infinipipe_planner import messages
 from infinipipe_planner.authentication import caller
 from infinipipe_planner.fair_queue import FairQueue, Ticket
@@ -31,7 +29,7 @@ from infinipipe_planner.job_store import JobNotFoundError, JobStore
 from infinipipe_planner.lengths import check_lengths
 from infinipipe_planner.logs import about
 from infinipipe_planner.metrics import PlannerMetrics
-from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, TooManyWaitersError, answer_to
 from infinipipe_planner.store_file import StoreError
 
@@ -50,17 +48,7 @@ STORE_RETRY_PAUSE_S = 1.0
 class Solver(Protocol):
     """What the service needs of a solver; ``SolverPool`` is the real one."""
 
-    async def solve(
-        self,
-        lengths: Sequence[int],
-        profile: Profile,
-        options: PlanOptions,
-        *,
-        job: str,
-        generation: int,
-        step: int,
-        target_token_count: int | None,
-    ) -> ExecutionPlan:
+    async def solve(self, request: SolveRequest) -> ExecutionPlan:
         """Plan one batch without blocking the event loop."""
         ...
 
@@ -202,9 +190,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         ticket = self._queue.enter(place)
         try:
             await ticket.turn.wait()
-            plan = await self._solver.solve(
-                tuple(request.lengths_tokens), profile, options, job="", generation=0, step=0, target_token_count=None
-            )
+            plan = await self._solver.solve(SolveRequest(tuple(request.lengths_tokens), profile, options))
         finally:
             self._queue.leave(ticket)
         return pb.SolvePlanResponse(plan=await asyncio.to_thread(plan_to_proto, plan))
@@ -252,13 +238,15 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         self._metrics.queue_waited(started_s - submitted_s)
         try:
             plan = await self._solver.solve(
-                batch.lengths_tokens,
-                spec.profile,
-                spec.options,
-                job=job_id.name,
-                generation=generation,
-                step=step,
-                target_token_count=batch.target_token_count,
+                SolveRequest(
+                    batch.lengths_tokens,
+                    spec.profile,
+                    spec.options,
+                    job=job_id.name,
+                    generation=generation,
+                    step=step,
+                    target_token_count=batch.target_token_count,
+                )
             )
             result = await asyncio.to_thread(messages.encode_plan, plan)
             self._metrics.step_planned(job_id, step, result.figures, time.monotonic() - started_s)

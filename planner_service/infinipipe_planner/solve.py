@@ -33,6 +33,7 @@ from infinipipe_planner.policies.candidate import (
 from infinipipe_planner.policies.registry import POLICIES
 from infinipipe_planner.replicas import one_replica, place_pipelines, split_batch
 from infinipipe_planner.scheduling.recompute import least_certain
+from infinipipe_planner.solve_request import SolveRequest
 
 
 def run_in_process(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
@@ -101,6 +102,20 @@ def solve_plan(
     plan = dataclasses.replace(plan, digest=plan_digest(plan))
     validate(plan, lengths, profile)
     return plan
+
+
+def solve_request(request: SolveRequest, run_candidates: CandidateRunner = run_in_process) -> ExecutionPlan:
+    """Plan what a solver is asked; see ``solve_plan``."""
+    return solve_plan(
+        request.lengths,
+        request.profile,
+        request.options,
+        job=request.job,
+        generation=request.generation,
+        step=request.step,
+        target_token_count=request.target_token_count,
+        run_candidates=run_candidates,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

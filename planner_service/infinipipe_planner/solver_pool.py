@@ -19,9 +19,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
 from infinipipe_planner.errors import SolverLostError, SolverStoppedError
-from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult
 from infinipipe_planner.ray_connection import (
     Actor,
@@ -30,7 +28,8 @@ from infinipipe_planner.ray_connection import (
     RayConnection,
     RayLostError,
 )
-from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solve import solve_request
+from infinipipe_planner.solve_request import SolveRequest
 
 logger = logging.getLogger(__name__)
 
@@ -109,18 +108,8 @@ class SolverPool:
         """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted; ray for all."""
         self._tell_restart = tell
 
-    async def solve(
-        self,
-        lengths: Sequence[int],
-        profile: Profile,
-        options: PlanOptions,
-        *,
-        job: str,
-        generation: int,
-        step: int,
-        target_token_count: int | None,
-    ) -> ExecutionPlan:
-        """Plan one training step on the solver processes; see ``solve_plan``.
+    async def solve(self, request: SolveRequest) -> ExecutionPlan:
+        """Plan one training step on the solver processes; see ``solve_request``.
 
         The event loop stays free meanwhile. Cancelling drops the candidates that wait, and kills the solver processes
         that build one: others take their place.
@@ -149,14 +138,8 @@ class SolverPool:
                 self._stop(tasks)
 
         solve = functools.partial(
-            solve_plan,
-            lengths,
-            profile,
-            options,
-            job=job,
-            generation=generation,
-            step=step,
-            target_token_count=target_token_count,
+            solve_request,
+            request,
             run_candidates=run_candidates,
         )
         if self._is_closing.is_set():

@@ -1,6 +1,6 @@
 """Ten thousand malformed messages: each is answered with a status that blames the caller, and the service lives on."""
 
-# ruff: noqa: ARG002  # a solver is told more than it needs here
+# a solver is told more than it needs here
 
 import asyncio
 import collections
@@ -21,9 +21,8 @@ from infinipipe.planner.v1 import plan_pb2, planner_service_pb2_grpc
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_contract.codec import profile_to_proto
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
-from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.server import PlannerServer, start_server
+from infinipipe_planner.solve_request import SolveRequest
 from support_service import CONFIG, PROFILE, job_spec, plan_of_one_chunk, plan_request, submission
 from support_service.mutations import faulty_message, mutated
 
@@ -64,19 +63,13 @@ HONEST = {
 class QuickSolver:
     """Answers every batch with one chunk, whatever it is planned for."""
 
-    async def solve(
-        self,
-        lengths: Sequence[int],
-        profile: Profile,
-        options: PlanOptions,
-        *,
-        job: str,
-        generation: int,
-        step: int,
-        target_token_count: int | None,
-    ) -> ExecutionPlan:
+    async def solve(self, request: SolveRequest) -> ExecutionPlan:
         return plan_of_one_chunk(
-            lengths, job=job, generation=generation, step=step, target_token_count=target_token_count
+            request.lengths,
+            job=request.job,
+            generation=request.generation,
+            step=request.step,
+            target_token_count=request.target_token_count,
         )
 
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_contract.profile import Profile
 from infinipipe_planner.config import ServerConfig
-from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.server import start_server
 from infinipipe_planner.servicer import Solver
-from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solve import solve_request
+from infinipipe_planner.solve_request import SolveRequest
 
 
 class ThreadSolver:
@@ -30,27 +29,11 @@ class ThreadSolver:
         self._change = change
         self._delay_s = delay_s
 
-    async def solve(
-        self,
-        lengths: Sequence[int],
-        profile: Profile,
-        options: PlanOptions,
-        *,
-        job: str,
-        generation: int,
-        step: int,
-        target_token_count: int | None,
-    ) -> ExecutionPlan:
-        await asyncio.sleep(self._delay_s(step))
+    async def solve(self, request: SolveRequest) -> ExecutionPlan:
+        await asyncio.sleep(self._delay_s(request.step))
         plan = await asyncio.to_thread(
-            solve_plan,
-            lengths,
-            profile,
-            options,
-            job=job,
-            generation=generation,
-            step=step,
-            target_token_count=target_token_count,
+            solve_request,
+            request,
         )
         return self._change(plan)
 

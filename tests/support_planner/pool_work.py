@@ -5,6 +5,7 @@ from typing import NoReturn
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner.options import MAX_NODE_LIMIT, PlanOptions
 from infinipipe_planner.servicer import Solver
+from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.solver_pool import SolverPool
 from support_planner.batches import github_lengths
 from support_planner.profiles import llama_profile
@@ -20,12 +21,12 @@ ENDLESS = [131_072 - 1_024 * index for index in range(48)]
 
 
 async def solve_quick(pool: SolverPool, step: int = 0) -> ExecutionPlan:
-    return await pool.solve(QUICK, PROFILE, QUICK_OPTIONS, job="job", generation=1, step=step, target_token_count=None)
+    return await pool.solve(SolveRequest(QUICK, PROFILE, QUICK_OPTIONS, job="job", generation=1, step=step))
 
 
 async def solve_slow(pool: SolverPool) -> ExecutionPlan:
     options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=1000, max_slice_count=3)
-    return await pool.solve(SLOW, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)
+    return await pool.solve(SolveRequest(SLOW, SLOW_PROFILE, options))
 
 
 def time_out(*_: object, **__: object) -> NoReturn:
@@ -36,4 +37,4 @@ def time_out(*_: object, **__: object) -> NoReturn:
 async def solve_endless(pool: Solver) -> ExecutionPlan:
     """Keep one solver process busy for ever; the candidate of one slice is done at once."""
     options = PlanOptions(policy="paper", gap_ratio=1e-9, node_limit=MAX_NODE_LIMIT, max_slice_count=2)
-    return await pool.solve(ENDLESS, SLOW_PROFILE, options, job="", generation=0, step=0, target_token_count=None)
+    return await pool.solve(SolveRequest(ENDLESS, SLOW_PROFILE, options))

@@ -31,8 +31,8 @@ from infinipipe_contract.profile import Cluster, ComputeCost, LinkCost, MemoryCo
 from infinipipe_contract.simulate import estimate_plan
 from infinipipe_planner.config import MAX_MESSAGE_BYTES, ServerConfig
 from infinipipe_planner.metrics import PlannerMetrics
-from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.server import start_server
+from infinipipe_planner.solve_request import SolveRequest
 from support_contract import with_replicas
 
 CONTEXT_TOKENS = 4_096
@@ -102,34 +102,24 @@ class FakeSolver:
     def hold(self) -> None:
         self._is_free.clear()
 
-    async def solve(
-        self,
-        lengths: Sequence[int],
-        profile: Profile,
-        options: PlanOptions,
-        *,
-        job: str,
-        generation: int,
-        step: int,
-        target_token_count: int | None,
-    ) -> ExecutionPlan:
-        assert profile == with_replicas(PROFILE, profile.cluster.dp_size)
-        assert options.policy
-        self.solved_steps.append(step)
+    async def solve(self, request: SolveRequest) -> ExecutionPlan:
+        assert request.profile == with_replicas(PROFILE, request.profile.cluster.dp_size)
+        assert request.options.policy
+        self.solved_steps.append(request.step)
         try:
             await self._is_free.wait()
         except asyncio.CancelledError:
-            self.cancelled_steps.append(step)
+            self.cancelled_steps.append(request.step)
             raise
-        if step in self.errors:
-            raise self.errors[step]
+        if request.step in self.errors:
+            raise self.errors[request.step]
         return plan_of_one_chunk(
-            lengths,
-            job=job,
-            generation=generation,
-            step=step + self.step_offset,
-            target_token_count=target_token_count,
-            dp_size=profile.cluster.dp_size,
+            request.lengths,
+            job=request.job,
+            generation=request.generation,
+            step=request.step + self.step_offset,
+            target_token_count=request.target_token_count,
+            dp_size=request.profile.cluster.dp_size,
         )
 
 

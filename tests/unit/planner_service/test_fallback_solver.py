@@ -10,6 +10,7 @@ from infinipipe_contract.validate import validate
 from infinipipe_planner.errors import SolverLostError, SolverStoppedError
 from infinipipe_planner.fallback_solver import FallbackSolver
 from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.solve_request import SolveRequest
 from support_planner.pool_work import PROFILE, QUICK
 from support_planner.profiles import llama_profile
 
@@ -26,9 +27,7 @@ class LostSolver:
 
 def solve(error: Exception, profile: Any = PROFILE) -> ExecutionPlan:
     solver = FallbackSolver(LostSolver(error))
-    return asyncio.run(
-        solver.solve(QUICK, profile, PlanOptions(), job="a", generation=2, step=3, target_token_count=None)
-    )
+    return asyncio.run(solver.solve(SolveRequest(QUICK, profile, PlanOptions(), job="a", generation=2, step=3)))
 
 
 def test_a_lost_solver_leaves_a_valid_plan_that_recomputes_everything_and_says_so() -> None:

@@ -17,6 +17,7 @@ from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, Sol
 from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solve_request import SolveRequest
 from support_planner.pool_work import solve_endless, time_out
 from support_service import PROFILE, until
 
@@ -40,7 +41,7 @@ def with_solver(scenario: Callable[[LocalSolver], Coroutine[Any, Any, None]]) ->
 
 def solving(solver: LocalSolver, lengths: tuple[int, ...], **changes: Any) -> Coroutine[Any, Any, Any]:
     profile = dataclasses.replace(PROFILE, **changes)
-    return solver.solve(lengths, profile, PlanOptions(), job="a", generation=2, step=3, target_token_count=None)
+    return solver.solve(SolveRequest(lengths, profile, PlanOptions(), job="a", generation=2, step=3))
 
 
 def pid_of(solver: LocalSolver) -> int:
@@ -176,7 +177,7 @@ def test_an_error_of_the_system_in_the_process_is_an_answer_and_not_its_death(mo
     async def scenario(solver: LocalSolver) -> None:
         first = pid_of(solver)
         with monkeypatch.context() as patch:
-            patch.setattr(local_solver, "solve_plan", time_out)
+            patch.setattr(local_solver, "solve_request", time_out)
             with pytest.raises(TimeoutError, match="took too long"):
                 await solving(solver, LENGTHS)
         assert (await solving(solver, LENGTHS)).step == 3

@@ -11,6 +11,7 @@ from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner.errors import InfeasibleBatchError, InvalidOptionsError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
+from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.solver_pool import SolverPool
 from support_contract import with_replicas
 from support_planner.pool_work import PROFILE, QUICK, QUICK_OPTIONS, solve_quick, solve_slow
@@ -36,7 +37,7 @@ def test_a_plan_of_the_pool_equals_the_plan_made_in_process(pool: SolverPool) ->
 def test_the_shares_of_replicas_are_planned_by_the_pool_as_in_process(pool: SolverPool) -> None:
     profile = with_replicas(PROFILE, 2)
 
-    plan = asyncio.run(pool.solve(QUICK, profile, QUICK_OPTIONS, job="", generation=0, step=0, target_token_count=None))
+    plan = asyncio.run(pool.solve(SolveRequest(QUICK, profile, QUICK_OPTIONS)))
 
     assert plan.digest == solve_plan(QUICK, profile, QUICK_OPTIONS).digest
     assert {pipeline.replica_index for pipeline in plan.pipelines} == {0, 1}
@@ -72,7 +73,7 @@ def test_errors_of_a_candidate_reach_the_caller(pool: SolverPool) -> None:
     short = llama_profile(device_memory_bytes=6e9)
 
     async def solve(options: PlanOptions) -> ExecutionPlan:
-        return await pool.solve(QUICK, short, options, job="", generation=0, step=0, target_token_count=None)
+        return await pool.solve(SolveRequest(QUICK, short, options))
 
     with pytest.raises(InfeasibleBatchError, match="stage"):
         asyncio.run(solve(PlanOptions()))

@@ -8,6 +8,7 @@ import pytest
 
 from infinipipe_planner import solver_pool
 from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.solver_pool import SolverPool
 from support_planner.batches import github_lengths
 from support_planner.pool_work import solve_endless, solve_quick
@@ -109,9 +110,7 @@ def test_three_hundred_solves_in_a_row_leave_the_memory_of_service_and_solver_fl
         async def solve_many() -> tuple[list[int], list[int], float]:
             service, solver, recompute_ratio = [], [], 1.0
             for step in range(MANY_SOLVES):
-                plan = await pool.solve(
-                    lengths, tight, options, job="", generation=0, step=step, target_token_count=None
-                )
+                plan = await pool.solve(SolveRequest(lengths, tight, options, step=step))
                 recompute_ratio = min(recompute_ratio, plan.estimate.recompute_ratio)
                 if step in (MANY_SOLVES // 6, MANY_SOLVES - 1):
                     (only,) = solver_processes()
