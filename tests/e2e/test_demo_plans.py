@@ -24,8 +24,13 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo" / "demo.toml"
 FP32_BYTES = 4
 
 
-def demo_profile(config: RunConfig) -> Profile:
-    """Memory as the demo counts it; times of a small CPU, rounded."""
+# Times of small CPUs, rounded: forward alpha1, alpha2 and beta1; backward takes twice as long.
+SLOW_TOKENS = ComputeCost(alpha1=4e-8, alpha2=2e-4, beta1=8e-3)
+SLOW_CHUNKS = ComputeCost(alpha1=3.4e-8, alpha2=2.8e-5, beta1=0.08)
+
+
+def demo_profile(config: RunConfig, forward: ComputeCost) -> Profile:
+    """Memory as the demo counts it."""
     model, cluster = open_model(config).config, config.cluster
     pp_size, sp_size = cluster.pp_size, cluster.sp_size
     return Profile(
@@ -34,8 +39,8 @@ def demo_profile(config: RunConfig) -> Profile:
             model.layers, model.hidden, held_kv_dim(model.shape, sp_size), model.ffn, model.vocab, FP32_BYTES
         ),
         cluster=Cluster(pp_size, sp_size, cluster.device_memory_bytes, cluster.usable_memory_ratio),
-        forward=ComputeCost(alpha1=4e-8, alpha2=2e-4, beta1=8e-3),
-        backward=ComputeCost(alpha1=8e-8, alpha2=4e-4, beta1=16e-3),
+        forward=forward,
+        backward=ComputeCost(2 * forward.alpha1, 2 * forward.alpha2, 2 * forward.beta1),
         all2all=LinkCost(bandwidth_bytes_per_s=1e9, latency_s=1e-4),
         p2p=LinkCost(bandwidth_bytes_per_s=1e9, latency_s=1e-4),
         param_gather_s=(0.0,) * pp_size,
@@ -47,14 +52,17 @@ def demo_profile(config: RunConfig) -> Profile:
     )
 
 
-def test_the_plans_of_the_demo_show_all_kinds_of_chunk_several_slice_numbers_and_recompute(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forward", [SLOW_TOKENS, SLOW_CHUNKS], ids=["slow tokens", "slow chunks"])
+def test_the_plans_of_the_demo_show_all_kinds_of_chunk_several_slice_numbers_and_recompute(
+    tmp_path: Path, forward: ComputeCost
+) -> None:
     config = load_config(DEMO)
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     corpus = open_corpus(
         config.data.model_copy(update={"corpus": stdlib, "cache": tmp_path / "cache"}), open_model(config).config.vocab
     )
     sampler = BatchSampler(len(corpus), config.data.sequences_per_batch, config.job.seed)
-    profile, options = demo_profile(config), PlanOptions(policy=config.planner.policy)
+    profile, options = demo_profile(config, forward), PlanOptions(policy=config.planner.policy)
     shapes = []
     for step in range(config.job.steps):
         lengths = [len(corpus.sequence(index).token_ids) for index in sampler.indices(step)]
