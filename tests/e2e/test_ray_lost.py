@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -21,7 +22,7 @@ from infinipipe_planner.options import MAX_NODE_LIMIT
 from support_planner.pool_work import ENDLESS, QUICK, SLOW_PROFILE
 from support_service.process import ServiceProcess
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 WAIT_S = 150.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -41,10 +42,10 @@ class Health:
         return status
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def until(holds: Callable[[], bool], what: str, service: ServiceProcess) -> None:
     deadline_s = time.monotonic() + WAIT_S
     while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come"
+        assert time.monotonic() < deadline_s, f"{what} did not come; the service wrote: {service.log}"
         time.sleep(0.05)
 
 
@@ -69,7 +70,7 @@ def open_endless_job(channel: grpc.Channel) -> int:
 def plan_of(address: str, generation: int, step: int) -> ExecutionPlan:
     with PlanClient(address) as client:
         client.join_job("a", generation)
-        return client.fetch_plan(step, timeout_s=WAIT_S)
+        return client.fetch_plan(step, timeout_s=2 * WAIT_S)
 
 
 def test_ray_lost_twice_gives_the_fallback_plan_and_later_steps_are_solved() -> None:
@@ -82,14 +83,18 @@ def test_ray_lost_twice_gives_the_fallback_plan_and_later_steps_are_solved() -> 
             generation = open_endless_job(channel)
             client.join_job("a", generation)
             client.submit_batch(0, ENDLESS)
-            for _ in range(2):
-                until(lambda: is_solving(service), "a solver at work")
-                assert health() == SERVING
-                kill_ray(service)
-                until(lambda: health() == NOT_SERVING, "health without a solver")
-
-            fallback = plan_of(service.address, generation, 0)
-            until(lambda: health() == SERVING, "health with a solver")
+            with ThreadPoolExecutor(1) as waiting:
+                answer = waiting.submit(plan_of, service.address, generation, 0)
+                # The first kill may meet the candidate that is done at once; the other one then takes two more.
+                for _ in range(3):
+                    until(lambda: answer.done() or is_solving(service), "a solver at work", service)
+                    if answer.done():
+                        break
+                    assert health() == SERVING
+                    kill_ray(service)
+                    until(lambda: health() == NOT_SERVING, "health without a solver", service)
+                fallback = answer.result()
+            until(lambda: health() == SERVING, "health with a solver", service)
             client.submit_batch(1, QUICK)
             solved = plan_of(service.address, generation, 1)
     finally:
