@@ -29,6 +29,7 @@ from torch._C._distributed_c10d import FileStore
 from infinipipe_contract.plan import ActionKind, ChunkId, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_executor.config import ClusterConfig
+from infinipipe_executor.cpu_defaults import set_cpu_defaults
 from infinipipe_executor.data.batch import Batch, make_sequence
 from infinipipe_executor.links import NO_LINK
 from infinipipe_executor.mesh import Mesh, init_mesh
@@ -108,7 +109,7 @@ def start(work: Callable[[int, Size], None], rank_count: int, size: Size) -> Non
 
 def _join(rank: int, work: Callable[[int, Size], None], rank_count: int, size: Size, store: str) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(rank_count), LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME="lo")
-    torch.set_num_threads(1)
+    set_cpu_defaults()
     dist.init_process_group("gloo", store=FileStore(store, rank_count), rank=rank, world_size=rank_count)
     with patch("infinipipe_executor.pipeline.stopwatch._clock", _processor_clock):
         work(rank, size)

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from infinipipe_contract.profile import Profile
 from infinipipe_executor.config import RunConfig
+from infinipipe_executor.cpu_defaults import set_cpu_defaults
 from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.mesh import Mesh, init_mesh, own_device
 from infinipipe_executor.model.config import ModelConfig, check_layout
@@ -37,7 +38,7 @@ def measure_machine(config: RunConfig) -> Profile:
     Raises:
         ExecutorError: If anything that a user can put right is wrong.
     """
-    torch.set_num_threads(1)  # as in training
+    set_cpu_defaults()
     cluster, dtype = config.cluster, DTYPES[config.model.dtype]
     model = open_model(config).config
     check_layout(model, cluster.pp_size, cluster.sp_size)

@@ -3,11 +3,11 @@
 import logging
 import os
 
-import torch
 import torch.distributed as dist
 
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.config import RunConfig
+from infinipipe_executor.cpu_defaults import set_cpu_defaults
 from infinipipe_executor.data.corpus import Corpus, open_corpus, open_evaluation_corpus
 from infinipipe_executor.evaluation import Evaluation
 from infinipipe_executor.measuring import DTYPES, measure_stage
@@ -48,7 +48,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
     Raises:
         ExecutorError: If anything that a user can put right is wrong.
     """
-    torch.set_num_threads(1)  # ranks share the cores of their machine
+    set_cpu_defaults()
     cluster, dtype = config.cluster, DTYPES[config.model.dtype]
     source = open_model(config)
     model = source.config
