@@ -243,10 +243,11 @@ def clip(
     batch: Batch,
     max_norm: float,
     dp_size: int = 1,
+    dtype: torch.dtype = torch.float64,
 ) -> tuple[float, dict[str, Tensor]]:
     """Run a step and clip; return the norm before and the gradients after."""
     mesh = mesh_of(pp_size, sp_size, dp_size=dp_size)
-    stage = build_stage(config, mesh, dtype=torch.float64, seed=SEED)
+    stage = build_stage(config, mesh, dtype=dtype, seed=SEED)
     StepRunner(stage, mesh).run(plan, batch)
     norm = clip_gradients(stage, mesh, max_norm)
     return norm, whole_gradients(stage, keep=mesh.sp_rank == 0)
