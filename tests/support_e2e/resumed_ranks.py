@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from infinipipe_executor.checkpoint_io import Checkpoints
+from infinipipe_executor.checkpoint_state import load_state
 from infinipipe_executor.config import load_config
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import open_corpus
@@ -17,6 +18,7 @@ from infinipipe_executor.metrics_sinks import open_sinks
 from infinipipe_executor.model.model_file import ModelDescription
 from infinipipe_executor.model.source import open_model
 from infinipipe_executor.model.stage import build_stage
+from infinipipe_executor.optimizer import build_optimizer
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.planning import Planning
 from infinipipe_executor.resume import companions, describe_run, find_start
@@ -49,6 +51,29 @@ class Part:
     error: str = ""
     log: list[tuple[str, str]] = field(default_factory=list)
     parameters: torch.Tensor | None = None
+
+
+def carry_checkpoint(config_path: Path, target: Path) -> None:
+    """Read the newest checkpoint of a run into the layout of this configuration, and write it to another folder."""
+    config, group = load_config(config_path), file_group()
+    assert config.checkpoint is not None
+    cluster = config.cluster
+    mesh = mesh_of(cluster.pp_size, cluster.sp_size, dp_size=cluster.dp_size)
+    model = open_model(config).config
+    facts = describe_run(config, model, open_corpus(config.data, model.vocab), mesh, group)
+    found = find_start(config.checkpoint, facts, config.job.steps, group)
+    assert found is not None
+    # Other values than those that are read.
+    stage = build_stage(model, mesh, dtype=torch.float32, seed=config.job.seed + 1)
+    optimizer = build_optimizer(stage, config.optimizer)
+    load_state(found[0], stage, optimizer, group)
+    profile = tiny_profile(cluster.pp_size, cluster.sp_size, 4 * 2**20, dp_size=cluster.dp_size)
+    describe = companions(ModelDescription(model, 128, None, None), profile)
+    checkpoints = Checkpoints(config.checkpoint.model_copy(update={"folder": target}), facts, group, describe)
+    checkpoints.save(found[1].step, stage, optimizer)
+    saved = checkpoints.finish()
+    assert saved is not None
+    assert saved.path == target / found[0].name, saved.problem
 
 
 _groups: list[dist.ProcessGroup] = []
