@@ -66,7 +66,7 @@ def test_a_run_goes_on_with_other_numbers_of_replicas_stages_and_ranks(groups: G
     whole = groups.run(2, train_part, run_config(tmp_path / "whole"), -1, -1, None, True)
     config = run_config(tmp_path / "parts")
     parts = [groups.run(2, train_part, config, 0, 2, None, True)]
-    for (dp_size, pp_size, sp_size), behind in (((1, 2, 2), 3), ((2, 1, 2), 5), ((1, 1, 2), 6), ((1, 2, 1), -1)):
+    for (dp_size, pp_size, sp_size), behind in (((1, 2, 2), 3), ((2, 1, 2), 5), ((1, 3, 1), 6), ((1, 2, 1), -1)):
         text = re.sub(r"(dp_size = \d\n)?pp_size = \d", f"dp_size = {dp_size}\npp_size = {pp_size}", config.read_text())
         config.write_text(re.sub(r"sp_size = \d", f"sp_size = {sp_size}", text))
         parts.append(groups.run(dp_size * pp_size * sp_size, train_part, config, 0, behind, None, True))

@@ -274,7 +274,7 @@ def test_ranks_that_read_different_batches_stop_at_the_first_step(tmp_path: Path
 def test_a_planner_slower_than_the_collective_timeout_costs_time_and_nothing_else(tmp_path: Path) -> None:
     config = write_run(tmp_path, pp_size=2, sp_size=1, changes={"cluster": {"collective_timeout_s": 4.0}})
 
-    with planner_thread(ThreadSolver(delay_s=lambda step: 7.0 if step == 2 else 0.0)) as planner:
+    with planner_thread(ThreadSolver(delay_s=lambda step: 8.5 if step == 2 else 0.0)) as planner:
         ended = torchrun(config, planner, ranks=2)
 
     assert ended.code == 0, ended.output

@@ -15,6 +15,7 @@ from infinipipe_executor.data.corpus import open_corpus
 from infinipipe_executor.data.sampler import BatchSampler
 from infinipipe_executor.model.source import open_model
 from support_e2e.runs import TINY, Sections, planner_process, torchrun, write_run
+from support_executor.corpora import write_jsonl
 from support_executor.reference import reference_step
 
 pytestmark = pytest.mark.e2e
@@ -71,13 +72,15 @@ def test_two_replicas_train_on_text_like_one_process_would(tmp_path: Path, seque
             assert relative_error(gradient, expected.gradients[name]) < 1e-5, name
 
 
-def test_two_stages_of_two_ranks_train_on_text_like_one_process_would(tmp_path: Path) -> None:
+def test_two_stages_of_two_ranks_train_on_lines_of_json_like_one_process_would(tmp_path: Path) -> None:
     # 24 held-out sequences: a batch of 6 for every evaluation, and one of 4.
-    held_out: Sections = {
-        "data": {"evaluation_corpus": "texts"},
+    data: Sections = {
+        "data": {"corpus": "lines", "pattern": "*.jsonl", "evaluation_corpus": "lines"},
         "evaluation": {"every_steps": 5, "sequences": 10},
     }
-    config = write_run(tmp_path, changes={"job": {"steps": 8}, "planner": {"profile": "measure"}, **held_out})
+    config = write_run(tmp_path, changes={"job": {"steps": 8}, "planner": {"profile": "measure"}, **data})
+    texts = [path.read_text() for path in sorted((tmp_path / "texts").iterdir())]
+    write_jsonl(tmp_path / "lines" / "corpus.jsonl", [{"text": text} for text in texts])
 
     with planner_process() as address:
         ended = torchrun(config, address, ranks=4, module=("support_e2e.recording_worker", str(tmp_path)))
@@ -101,6 +104,7 @@ def test_two_stages_of_two_ranks_train_on_text_like_one_process_would(tmp_path: 
 
     # All ranks reported what they measured, and the loss is that of one process that runs one sequence at a time.
     expected = reference_step(TINY, 3, reference_batch(config, 0))
+    assert losses[0] == pytest.approx(expected.loss, abs=1e-4)
     assert sorted(report.rank for report in answer.reports) == [0, 1, 2, 3]
     for report in answer.reports:
         assert report.loss == pytest.approx(expected.loss, rel=1e-5)

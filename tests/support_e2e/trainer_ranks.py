@@ -40,7 +40,7 @@ class LocalPlanner(PlanClient):
         super().__init__("127.0.0.1:1")
         self.asked: list[tuple[str, int]] = []
         self.reports: list[RankReport] = []
-        self.held_out_options = PlanOptions()
+        self.options = self.held_out_options = PlanOptions()
         self._profile = profile
         self._batches: dict[int, tuple[Sequence[int], int | None]] = {}
 
@@ -57,7 +57,7 @@ class LocalPlanner(PlanClient):
         return solve_plan(
             lengths,
             self._profile,
-            PlanOptions(),
+            self.options,
             job="tiny",
             generation=1,
             step=step,
@@ -106,13 +106,16 @@ class TrainerRank:
         return torch.cat([parameter.detach().to_local().flatten() for parameter in self.stage.parameters()]).clone()  # type: ignore[attr-defined]  # sharded
 
 
-def train(folder: Path) -> tuple[list[tuple[str, int]], list[RankReport], list[str]]:
+def train(
+    folder: Path, changes: Sections | None = None, policy: str = "search"
+) -> tuple[list[tuple[str, int]], list[RankReport], list[str]]:
     """Train all steps; return what the planner was asked, the reports and the lines of the steps.
 
     A step runs once the batch of the next one has arrived, or after a while, so that the order of both is that of cause
     and effect, not of chance.
     """
-    rank = TrainerRank(folder)
+    rank = TrainerRank(folder, changes)
+    rank.planner.options = PlanOptions(policy=policy)
     run = rank.trainer._runner.run
 
     def run_behind_next_batch(plan: ExecutionPlan, batch: Batch) -> StepResult:

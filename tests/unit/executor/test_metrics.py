@@ -1,12 +1,17 @@
 """What a step prints is counted from the plan and from what all ranks measured."""
 
 import dataclasses
+import json
+import math
 
 import pytest
 
+from infinipipe_contract.codec import plan_to_json
+from infinipipe_contract.model_flops import useful_flops
 from infinipipe_contract.plan import ChunkKind
 from infinipipe_executor.metrics import bubble_ratio, describe_plan, sequence_lengths, step_line, step_scalars
 from support_executor.metrics import MEASURED, two_pipelines
+from support_executor.reference import TINY, parameter_shapes
 
 
 def test_a_plan_is_described_by_its_tokens_kinds_slices_pipelines_and_recomputed_layers() -> None:
@@ -40,6 +45,34 @@ def test_a_step_tells_its_share_of_the_peak_rate_only_where_the_peak_is_known() 
 def test_operations_are_counted_from_whole_sequences_however_they_were_cut_and_packed() -> None:
     # Sequences of 10 (in three slices), 3 (packed with the last of them) and 7 tokens.
     assert sorted(sequence_lengths(two_pipelines())) == [3, 7, 10]
+
+
+def test_the_numbers_of_a_step_follow_from_its_saved_plan_alone() -> None:
+    # The plan is counted a second time, from its file, by slices with their context rather than by sequences.
+    plan = two_pipelines()
+    saved = json.loads(plan_to_json(plan))
+    chunks = [chunk["slices"] for pipeline in saved["pipelines"] for chunk in pipeline["chunks"]]
+    slices = [(int(one.get("start_token", 0)), int(one["length_tokens"])) for chunk in chunks for one in chunk]
+    actions = [action for one in saved["pipelines"] for stage in one["stages"] for action in stage["actions"]]
+    tokens = sum(length for _, length in slices)
+    token_pairs = sum((start + length) ** 2 - start**2 for start, length in slices)
+    # Two operations a weight and token forward and four backward, but for the embedding, which is looked up; two
+    # products of as much for half of the pairs of tokens, in every layer.
+    shapes = parameter_shapes(TINY)
+    weights = sum(math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and "embedding" not in name)
+    flops = 6 * weights * tokens + 6 * 2 * TINY.query_dim * TINY.layers * token_pairs / 2
+
+    scalars = step_scalars(
+        plan, dataclasses.replace(MEASURED, device_flops=useful_flops(TINY.shape, sequence_lengths(plan)))
+    )
+
+    assert scalars["tokens"] == tokens == 20
+    assert scalars["tokens_per_s"] == tokens / MEASURED.step_s
+    assert scalars["target_tokens"] == int(saved["target_token_count"])
+    assert scalars["tflops_per_device"] == pytest.approx(flops / MEASURED.step_s / 1e12)
+    assert scalars["chunks"] == len(chunks)
+    assert scalars["recomputed_layers"] == sum(int(one.get("recompute_layer_count", 0)) for one in actions) == 4
+    assert scalars["predicted_bubble_ratio"] == saved["estimate"]["bubble_ratio"]
 
 
 def test_a_step_tells_how_far_its_predicted_time_is_off() -> None:

@@ -117,6 +117,12 @@ def test_the_last_stage_saves_the_logits_once(dtype: torch.dtype) -> None:
     assert saved == 30 * (token_bytes(TINY.shape, dtype.itemsize) / 2 + logits_bytes(TINY.shape, dtype.itemsize))
 
 
+def test_behind_a_large_vocabulary_the_last_stage_saves_less_than_logits_in_fp32() -> None:
+    stage = plain_stage(dataclasses.replace(TINY, vocab=8000), 4, 3, torch.bfloat16)
+
+    assert saved_bytes(stage, [chunk(*cut(0, 30))]) < 30 * 8000 * 4
+
+
 def test_key_heads_fewer_than_ranks_are_counted_as_replicated() -> None:
     shape = dataclasses.replace(TINY.shape, heads=8, kv_heads=2)
 

@@ -55,6 +55,21 @@ def test_every_step_prints_one_line_and_reports_what_the_line_says(groups: Group
         assert report.peak_bytes > 0
 
 
+def test_the_learning_rates_of_a_run_are_known_up_front_however_its_batches_are_packed(
+    groups: GroupPool, tmp_path: Path
+) -> None:
+    changes = {"optimizer": {"schedule": "cosine", "warmup_steps": 1}}
+    cuts: set[str] = set()
+    for policy in ("search", "no-balance"):
+        ((_, _, lines),) = groups.run(1, train, tmp_path / policy, changes, policy)
+
+        told = [re.findall(r"^step (\d) of 4 .* learning rate (\S+) .* chunks (\S+) ", line)[0] for line in lines]
+        # Half a cosine from 0.01 at step 1 down to 0 behind step 3.
+        assert [rate for _, rate, _ in told] == ["1.00e-02", "1.00e-02", "7.50e-03", "2.50e-03"]
+        cuts.add(" ".join(cut for *_, cut in told))
+    assert len(cuts) == 2
+
+
 def test_a_run_without_checkpoints_that_is_told_to_end_says_that_nothing_was_saved(
     groups: GroupPool, tmp_path: Path
 ) -> None:

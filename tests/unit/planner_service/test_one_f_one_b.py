@@ -1,8 +1,12 @@
 """The order of passes in one pipeline, drawn."""
 
+from dataclasses import replace
+
 import pytest
 
+from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.plan import ActionKind
+from infinipipe_contract.profile import LinkCost
 from infinipipe_contract.simulate import simulate
 from infinipipe_planner.scheduling.one_f_one_b import build_pipeline, chunk_windows, order_pipeline
 from support_planner.chunks import batched_chain, split_chain
@@ -26,6 +30,25 @@ def test_two_long_sequences_turn_round_one_after_the_other() -> None:
         "F0 F1 F2 F3 B2 F4 B1 B0 B4 B3",
         "F0 F1 F2 B2 F3 B1 F4 B0 B4 B3",
     ]
+
+
+@pytest.mark.parametrize(("stage_count", "chunk_count"), [(2, 5), (4, 4), (4, 9)])
+def test_equal_chunks_take_the_least_time_that_any_order_could(stage_count: int, chunk_count: int) -> None:
+    profile = round_profile(pp_size=stage_count, sp_size=1)
+    profile = replace(
+        profile,
+        p2p=LinkCost(1e15, 0.0),
+        memory=replace(profile.memory, model_state_bytes=(0.0,) * stage_count),
+    )
+    order = order_pipeline([batched_chain((index, 5)) for index in range(chunk_count)], stage_count)
+
+    timeline = simulate([build_pipeline(order, [0] * (chunk_count + stage_count - 1))], profile)
+
+    # A stage waits for one forward pass of every stage before it, and behind its last pass one backward pass of each
+    # follows; in between the last stage works without a gap.
+    costs, chunk = CostModel(profile), order.chunks[0]
+    round_s = costs.forward_s(chunk, 0) + costs.backward_s(chunk, 0, 0)
+    assert timeline.makespan_s == pytest.approx((chunk_count + stage_count - 1) * round_s)
 
 
 def test_plain_1f1b_without_long_sequences() -> None:
