@@ -164,9 +164,17 @@ def test_replicas_stay_equal_to_the_last_bit_while_they_train(groups: GroupPool)
     assert first != second
 
 
-@pytest.mark.parametrize("lengths", [(90, 7, 1, 33, 12, 20, 5), (120,)], ids=["shared", "one sequence"])
-@pytest.mark.parametrize(("dp_size", "pp_size", "sp_size"), [(2, 2, 1), (2, 1, 2)])
-def test_plans_of_the_planner_for_two_replicas_give_the_gradients_of_one_sequence_at_a_time(
+@pytest.mark.parametrize(
+    ("dp_size", "pp_size", "sp_size", "lengths"),
+    [
+        (2, 2, 1, (90, 7, 1, 33, 12, 20, 5)),
+        (2, 1, 2, (90, 7, 1, 33, 12, 20, 5)),
+        (2, 2, 1, (120,)),
+        (2, 1, 2, (120,)),
+        (4, 1, 1, (40, 9)),
+    ],
+)
+def test_plans_of_the_planner_for_replicas_give_the_gradients_of_one_sequence_at_a_time(
     groups: GroupPool, dp_size: int, pp_size: int, sp_size: int, lengths: tuple[int, ...]
 ) -> None:
     profile = make_profile(TINY, pp_size, sp_size, activation_bytes=3e5, dp_size=dp_size)
@@ -174,7 +182,7 @@ def test_plans_of_the_planner_for_two_replicas_give_the_gradients_of_one_sequenc
 
     prove(groups, plan, make_batch(lengths), sp_size, dp_size=dp_size)
 
-    assert len({pipeline.replica_index for pipeline in plan.pipelines}) == min(2, len(lengths))
+    assert len({pipeline.replica_index for pipeline in plan.pipelines}) == min(dp_size, len(lengths))
 
 
 def test_dropout_masks_differ_from_replica_to_replica(groups: GroupPool) -> None:
