@@ -66,7 +66,7 @@ class Usage:
     def __call__(self, step: int, _: Checkpoints) -> None:
         if step == 0:
             # Torch keeps a record of so many collectives, which is full from here on.
-            for _ in range(2000):
+            for _repeat in range(2000):
                 dist.all_reduce(torch.zeros(1))
         if step % 20 == 19:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
