@@ -69,7 +69,7 @@ class MeasuredStep:
         learning_rate: Learning rate of the update.
         device_flops: Useful operations of the step for each device (``useful_flops``).
         device_peak_flops: Operations per second that one device could reach; None where nobody knows.
-        median_error_ratio: Median error of predicted step times over the steps until this one, without its sign.
+        median_error_ratio: Median error of predicted step times over the last steps, without its sign.
     """
 
     loss: float

@@ -1,6 +1,7 @@
 """Step errors: how far predicted times are from measured ones over the steps of a run, in all and stage by stage."""
 
 import statistics
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,9 +31,14 @@ def error_ratio(predicted_s: float, measured_s: float) -> float:
     return predicted_s / measured_s - 1 if measured_s > 0 else 0.0
 
 
+KEPT_STEPS = 1000
+
+
 @dataclass
 class StepErrors:
-    """What was predicted and measured in the steps of this start of a run.
+    """What was predicted and measured in the last steps of this start of a run.
+
+    It keeps ``KEPT_STEPS`` of them, so that neither its memory nor the time of its median grows with the run.
 
     Attributes:
         pp_size: Stages.
@@ -41,8 +47,8 @@ class StepErrors:
 
     pp_size: int
     sp_size: int
-    _errors: list[float] = field(default_factory=list)
-    _ratios: dict[tuple[int, str], list[float]] = field(default_factory=dict)
+    _errors: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    _ratios: dict[tuple[int, str], deque[float]] = field(default_factory=dict)
 
     def add(self, planned: Timeline, measured_s: float, of_ranks: Sequence[PassSeconds]) -> None:
         """Take a step in.
@@ -62,18 +68,20 @@ class StepErrors:
                 predicted_s = sum(seconds[column] for seconds in predicted) / len(predicted)
                 of_kind_s = sum(seconds[column] for seconds in measured) / len(measured)
                 if predicted_s > 0:
-                    self._ratios.setdefault((stage_index, kind), []).append(of_kind_s / predicted_s)
+                    ratios = self._ratios.setdefault((stage_index, kind), deque(maxlen=KEPT_STEPS))
+                    ratios.append(of_kind_s / predicted_s)
 
     @property
     def median_error_ratio(self) -> float:
-        """Median over the steps of the error without its sign; 0 before the first step."""
+        """Median over the last steps of the error without its sign; 0 before the first step."""
         return statistics.median(map(abs, self._errors)) if self._errors else 0.0
 
     def summary(self) -> str | None:
         """Say in one line how good the predictions were; None if no step was trained."""
         if not self._errors:
             return None
-        steps = "1 step" if len(self._errors) == 1 else f"{len(self._errors)} steps"
+        count = len(self._errors)
+        steps = "1 step" if count == 1 else f"{count} steps" if count < KEPT_STEPS else f"the last {count} steps"
         stages = [
             f"stage {stage_index} "
             + ", ".join(

@@ -32,6 +32,18 @@ def test_the_error_of_a_run_is_the_median_over_its_steps_without_signs() -> None
     assert errors.median_error_ratio == pytest.approx(0.25)
 
 
+def test_the_error_of_a_long_run_is_that_of_its_last_thousand_steps() -> None:
+    errors, planned = StepErrors(pp_size=1, sp_size=1), Timeline((stage(0, 0, 1.0, 2.0),), 3.0)
+    for measured_s in [6.0] * 1000 + [3.0] * 600:
+        errors.add(planned, measured_s, [PassSeconds(measured_s, measured_s)])
+
+    assert errors.median_error_ratio == 0.0
+    assert errors.summary() == (
+        "predicted step times are off by 0.0% in the median of the last 1000 steps; passes, measured over predicted: "
+        "stage 0 forward 3.00, backward 1.50"
+    )
+
+
 def test_passes_are_compared_stage_by_stage_as_means_over_replicas_and_ranks() -> None:
     planned = Timeline(
         (stage(0, 0, 1.0, 2.0), stage(0, 1, 1.0, 4.0), stage(1, 0, 3.0, 2.0), stage(1, 1, 1.0, 4.0)), 9.0
