@@ -206,10 +206,10 @@ def test_a_worker_killed_in_the_middle_of_a_step_takes_the_run_down_and_is_named
 
 
 def test_an_exception_in_one_rank_is_the_last_word_of_the_run(tmp_path: Path) -> None:
-    config = write_run(tmp_path, pp_size=2, sp_size=1)
+    config = write_run(tmp_path)
 
     with planner_thread(ThreadSolver()) as planner:
-        ended = torchrun(config, planner, ranks=2, module=("support_e2e.faulty_worker", "raise"), timeout_s=60)
+        ended = torchrun(config, planner, ranks=4, module=("support_e2e.faulty_worker", "raise"), timeout_s=60)
 
     struck_s = float(ended.output.split("strikes at ")[1].split()[0])
     assert time.time() - struck_s < END_S
