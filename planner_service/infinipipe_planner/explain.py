@@ -57,16 +57,18 @@ class MemoryMoment:
     Attributes:
         replica_index: 0-based replica.
         stage_index: 0-based stage.
-        after: The chunk whose forward pass has just ended.
+        kind: Direction of the pass that runs.
+        chunk_id: Its chunk.
         state_bytes: Model states of one device.
-        used_bytes: All that one device holds.
+        used_bytes: All that one device holds; what the pass needs while it runs is part of it where the profile tells.
         usable_bytes: What a plan may fill.
-        chunks: Chunks in flight, those that hold most first.
+        chunks: Chunks in flight, the one of the pass among them, those that hold most first.
     """
 
     replica_index: int
     stage_index: int
-    after: ChunkId
+    kind: ActionKind
+    chunk_id: ChunkId
     state_bytes: float
     used_bytes: float
     usable_bytes: float
@@ -301,20 +303,22 @@ def name_of(chunk_id: ChunkId) -> str:
 
 
 def _peak_moment(pipelines: Sequence[Pipeline], profile: Profile, stage: StageTimeline) -> MemoryMoment:
-    peak = max(range(len(stage.memory_bytes)), key=stage.memory_bytes.__getitem__)
+    peak = stage.spans[stage.peak_span_index]
     in_flight: dict[ChunkId, None] = {}
-    for span in stage.spans[: peak + 1]:
+    for span in stage.spans[: stage.peak_span_index]:
         if span.kind is ActionKind.FORWARD:
             in_flight[span.chunk_id] = None
         else:
             del in_flight[span.chunk_id]
+    in_flight[peak.chunk_id] = None  # a backward pass still has its chunk
     chunks = [_chunk_in_flight(pipelines[c.pipeline_index], c, profile, stage.stage_index) for c in in_flight]
     return MemoryMoment(
         replica_index=stage.replica_index,
         stage_index=stage.stage_index,
-        after=stage.spans[peak].chunk_id,
+        kind=peak.kind,
+        chunk_id=peak.chunk_id,
         state_bytes=profile.memory.model_state_bytes[stage.stage_index],
-        used_bytes=stage.memory_bytes[peak],
+        used_bytes=stage.peak_bytes,
         usable_bytes=profile.usable_memory_bytes,
         chunks=tuple(sorted(chunks, key=lambda chunk: -chunk.held_bytes)),
     )

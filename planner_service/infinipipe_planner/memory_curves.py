@@ -1,7 +1,8 @@
 """Memory of every stage over the predicted time of a step: as lines of text, and as plain data.
 
 A curve has one digit a slice of time: the largest share of usable memory in it, in tenths. Digits say more than bars
-where a terminal knows neither colours nor block characters, and they can be searched.
+where a terminal knows neither colours nor block characters, and they can be searched. A curve is what is held between
+passes; what a pass needs only while it runs is in the peak alone.
 """
 
 from typing import Any
@@ -46,7 +47,7 @@ def memory_lines(planned: Timeline, profile: Profile, *, width: int = 80) -> lis
 
 
 def memory_tree(planned: Timeline, profile: Profile) -> list[dict[str, Any]]:
-    """Write the memory of every stage as plain data: bytes in use after each action, model states included."""
+    """Write the memory of every stage as plain data: the peak, and bytes in use after each action."""
     return [
         {
             "replica_index": stage.replica_index,

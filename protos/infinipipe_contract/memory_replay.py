@@ -23,10 +23,14 @@ class MemoryPass(NamedTuple):
 
 
 class StageMemory(NamedTuple):
-    """Bytes of one device after every pass, and the most at any moment; model states included."""
+    """Bytes of one device after every pass, the most at any moment, and the index of the pass it is in (0 of none).
+
+    Model states are included.
+    """
 
     after_bytes: tuple[float, ...]
     peak_bytes: float
+    peak_pass_index: int
 
 
 def replay_memory(
@@ -42,19 +46,22 @@ def replay_memory(
     """
     memory = costs.profile.memory
     live_bytes = peak_bytes = memory.model_state_bytes[stage_index]
+    peak_pass_index = 0
     after = []
     if memory.working is not None:
         replay = _WorkingReplay(pipelines, costs, stage_index, memory.working)
         for index, this in enumerate(passes):
             within_bytes = replay.run(this, passes[index + 1] if index + 1 < len(passes) else None)
-            peak_bytes = max(peak_bytes, live_bytes + within_bytes)
+            if live_bytes + within_bytes > peak_bytes:
+                peak_bytes, peak_pass_index = live_bytes + within_bytes, index
             after.append(live_bytes + replay.held_bytes)
-        return StageMemory(tuple(after), peak_bytes)
-    for this in passes:
+        return StageMemory(tuple(after), peak_bytes, peak_pass_index)
+    for index, this in enumerate(passes):
         live_bytes += this.held_bytes if this.kind is ActionKind.FORWARD else -this.held_bytes
-        peak_bytes = max(peak_bytes, live_bytes)
+        if live_bytes > peak_bytes:
+            peak_bytes, peak_pass_index = live_bytes, index
         after.append(live_bytes)
-    return StageMemory(tuple(after), peak_bytes)
+    return StageMemory(tuple(after), peak_bytes, peak_pass_index)
 
 
 class _Held(NamedTuple):

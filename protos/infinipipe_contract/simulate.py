@@ -37,7 +37,8 @@ class StageTimeline:
         stage_index: Stage of the pipeline, from 0.
         spans: Actions in the order they run.
         memory_bytes: Bytes in use on one device after each action, beside ``spans``; model states included.
-        peak_bytes: Most at any moment; the model states alone where the replica has no pipeline.
+        peak_bytes: Most at any moment, also within an action; the model states alone where the replica has no pipeline.
+        peak_span_index: Which of ``spans`` needs that much; 0 where there are none.
     """
 
     replica_index: int
@@ -45,6 +46,7 @@ class StageTimeline:
     spans: tuple[Span, ...]
     memory_bytes: tuple[float, ...]
     peak_bytes: float
+    peak_span_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,8 @@ def _replay_replica(
     by_index = {chunks[0].chunk_id.pipeline_index: pipeline for pipeline, chunks in pipelines if chunks}
     for stage_index, (done, todo) in enumerate(zip(spans, passes, strict=True)):
         memory_passes = [MemoryPass(p.kind, p.chunk_id, p.recompute_layer_count, p.held_bytes) for p in todo]
-        memory_bytes, peak_bytes = replay_memory(memory_passes, by_index, costs, stage_index)
-        stages.append(StageTimeline(replica_index, stage_index, tuple(done), memory_bytes, peak_bytes))
+        memory = replay_memory(memory_passes, by_index, costs, stage_index)
+        stages.append(StageTimeline(replica_index, stage_index, tuple(done), *memory))
     return stages
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infinipipe_contract.errors import InvalidPlanError
+from infinipipe_contract.plan import ActionKind
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.text import format_bytes, name_stage
 from infinipipe_planner.cli.output import (
@@ -43,11 +44,17 @@ def explain(
     except (PlannerError, InvalidPlanError) as error:
         fail(str(error))
     if output_format is OutputFormat.JSON:
-        write_result(json.dumps(dataclasses.asdict(found), indent=1), output)
+        write_result(json.dumps(dataclasses.asdict(found), indent=1, default=_write_kind), output)
     else:
         write_result(format_explanation(found, profile), output)
     if found.shortage:
         fail("the batch does not fit in memory", EXIT_FAILURE)
+
+
+def _write_kind(value: object) -> str:
+    """Write the direction of a pass as `show --json` does."""
+    assert isinstance(value, ActionKind)
+    return value.name.lower()
 
 
 def format_explanation(found: "Explanation", profile: Profile) -> str:
@@ -61,7 +68,7 @@ def format_explanation(found: "Explanation", profile: Profile) -> str:
             (
                 *((str(moment.replica_index),) if replica_count > 1 else ()),
                 f"{moment.stage_index}{' *' if moment is tightest else ''}",
-                f"F{moment.after.chunk_index} of pipeline {moment.after.pipeline_index}",
+                f"{moment.kind.value}{moment.chunk_id.chunk_index} of pipeline {moment.chunk_id.pipeline_index}",
                 str(len(moment.chunks)),
                 format_bytes(moment.state_bytes),
                 format_bytes(moment.used_bytes),
@@ -70,7 +77,7 @@ def format_explanation(found: "Explanation", profile: Profile) -> str:
             for moment in found.moments
         ]
         where = ("replica", "stage") if replica_count > 1 else ("stage",)
-        parts.append(_table((*where, "fullest after", "chunks in flight", "model states", "all", "spare"), rows))
+        parts.append(_table((*where, "fullest in", "chunks in flight", "model states", "all", "spare"), rows))
         parts.append(_chunk_table(tightest, replica_count))
     changes = [(what_if.change, what_if.result) for what_if in found.what_ifs]
     parts.append("What a change buys, found by planning again with it:")

@@ -1,4 +1,7 @@
-"""Memory: what the plan holds on every stage over time, against what it may fill."""
+"""Memory: what the plan holds on every stage over time, against what it may fill.
+
+Curves are of what is held between passes; the peak in the caption counts what a pass needs while it runs, too.
+"""
 
 from infinipipe_contract.simulate import StageTimeline
 from infinipipe_contract.text import format_bytes, name_stage
@@ -62,7 +65,7 @@ def memory_legend() -> Markup:
     """Explain the lines once for all curves."""
     entries = []
     for class_, words in (
-        ("curve", "planned, model states included"),
+        ("curve", "planned between passes, model states included"),
         ("limit", "limit"),
         ("states", "model states"),
         ("peak", "measured peak"),

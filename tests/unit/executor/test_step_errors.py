@@ -12,7 +12,7 @@ F, B = ActionKind.FORWARD, ActionKind.BACKWARD
 def stage(replica_index: int, stage_index: int, forward_s: float, backward_s: float) -> StageTimeline:
     chunk = ChunkId(0, 0)
     spans = (Span(F, chunk, 0.0, forward_s, 0.0), Span(B, chunk, forward_s, forward_s + backward_s, 0.0))
-    return StageTimeline(replica_index, stage_index, spans, (0.0, 0.0), 0.0)
+    return StageTimeline(replica_index, stage_index, spans, (0.0, 0.0), 0.0, 0)
 
 
 def test_forward_and_backward_passes_are_added_up_apart() -> None:

@@ -66,6 +66,7 @@ def test_programs_get_the_same_as_json(app: typer.Typer, tmp_path: Path, lengths
     content = json.loads(result.stdout)
     assert content["shortage"] == ""
     assert [moment["stage_index"] for moment in content["moments"]] == [0, 1, 2, 3]
+    assert {moment["kind"] for moment in content["moments"]} == {"forward"}
     assert len(content["what_ifs"]) == 3
 
 

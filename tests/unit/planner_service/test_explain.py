@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from infinipipe_contract.plan import ExecutionPlan
+from infinipipe_contract.plan import ActionKind, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import simulate
+from infinipipe_contract.working_memory import WorkingMemory
 from infinipipe_planner.errors import InvalidLengthsError
 from infinipipe_planner.explain import MORE_MEMORY_BYTES, Explanation, WhatIf, explain_batch, memory_moments
 from infinipipe_planner.options import PlanOptions
@@ -18,6 +19,16 @@ from support_planner.profiles import llama_profile, small_head_profile
 LENGTHS = github_lengths(128, 131_072)
 PAPER = PlanOptions(policy="paper")
 TIGHT = llama_profile(device_memory_bytes=26e9)
+
+
+WORKING = WorkingMemory(
+    chunk_token_bytes=528,
+    forward_token_bytes=16_384,
+    recompute_token_bytes=82_432,
+    backward_token_bytes=52_224,
+    context_token_bytes=139_264,
+    kv_gradient_bytes=4,
+)
 
 
 def with_memory(profile: Profile, memory_bytes: float) -> Profile:
@@ -48,7 +59,22 @@ def test_every_stage_is_shown_at_its_peak_with_all_it_holds(plan: ExecutionPlan,
         assert moment.state_bytes + held == pytest.approx(moment.used_bytes)
         assert moment.usable_bytes == TIGHT.usable_memory_bytes
         assert list(moment.chunks) == sorted(moment.chunks, key=lambda chunk: -chunk.held_bytes)
-        assert moment.after in {chunk.chunk_id for chunk in moment.chunks}
+        assert moment.kind is ActionKind.FORWARD
+        assert moment.chunk_id in {chunk.chunk_id for chunk in moment.chunks}
+
+
+def test_the_memory_within_a_pass_counts_where_the_profile_tells_it() -> None:
+    profile = dataclasses.replace(TIGHT, memory=dataclasses.replace(TIGHT.memory, working=WORKING))
+    pipelines = solve_plan(LENGTHS, profile, PAPER).pipelines
+    stages = simulate(pipelines, profile).stages
+
+    moments = memory_moments(pipelines, profile)
+
+    assert [moment.used_bytes for moment in moments] == [stage.peak_bytes for stage in stages]
+    assert all(stage.peak_bytes > max(stage.memory_bytes) for stage in stages)
+    assert ActionKind.BACKWARD in {moment.kind for moment in moments}
+    for moment in moments:
+        assert moment.chunk_id in {chunk.chunk_id for chunk in moment.chunks}
 
 
 def test_the_tightest_stage_is_the_one_with_the_least_to_spare(found: Explanation) -> None:

@@ -13,7 +13,7 @@ def stage(*ends_and_bytes: tuple[float, float]) -> StageTimeline:
         Span(ActionKind.FORWARD, ChunkId(0, i), 0.0, end_s, 0.0) for i, (end_s, _) in enumerate(ends_and_bytes)
     )
     used = tuple(used_bytes for _, used_bytes in ends_and_bytes)
-    return StageTimeline(0, 0, spans, used, max(used, default=1.0))
+    return StageTimeline(0, 0, spans, used, max(used, default=1.0), 0)
 
 
 def test_a_slice_of_time_shows_the_most_that_is_in_use_in_it() -> None:

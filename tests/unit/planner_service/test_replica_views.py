@@ -80,7 +80,7 @@ def test_an_explanation_looks_at_every_replica_that_has_a_pipeline() -> None:
     moments = memory_moments(plan.pipelines, profile)
 
     assert [(one.replica_index, one.stage_index) for one in moments] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert moments[2].after.pipeline_index == 1
+    assert moments[2].chunk_id.pipeline_index == 1
 
 
 def test_one_more_slice_is_told_as_the_time_of_all_replicas() -> None:
