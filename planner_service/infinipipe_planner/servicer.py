@@ -46,7 +46,7 @@ STORE_RETRY_PAUSE_S = 1.0
 
 
 class Solver(Protocol):
-    """What the service needs of a solver; ``SolverPool`` is the real one."""
+    """What the service needs of a solver: ``SolverPool`` or ``LocalSolver``, behind a ``FallbackSolver``."""
 
     async def solve(self, request: SolveRequest) -> ExecutionPlan:
         """Plan one batch without blocking the event loop."""

@@ -129,7 +129,7 @@ class Estimate:
 
 
 class SolveOutcome(enum.Enum):
-    """How certain the recompute of a plan is: three outcomes, never two."""
+    """How certain the recompute of a plan is: three outcomes, never two. A plan without a solver is a fallback."""
 
     OPTIMAL = "optimal"
     BEST_FOUND = "best found"
