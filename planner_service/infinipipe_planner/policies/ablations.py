@@ -19,10 +19,8 @@ from infinipipe_planner.chunking.chunk_batch import ChunkChain, chunk_batch
 from infinipipe_planner.chunking.fixed_size import split_fixed
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.policies.candidate import Candidate
-from infinipipe_planner.policies.paper import PaperSpec, sweep_paper
-from infinipipe_planner.scheduling.grouping import group_chains
-from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, build_pipeline, order_pipeline
-from infinipipe_planner.scheduling.recompute import least_certain
+from infinipipe_planner.policies.paper import PaperSpec, schedule_chains, sweep_paper
+from infinipipe_planner.scheduling.one_f_one_b import PipelineOrder, order_pipeline
 from infinipipe_planner.scheduling.recompute_problem import (
     IlpLimits,
     RecomputeProblem,
@@ -48,14 +46,7 @@ class NoBalanceSpec(PaperSpec):
     def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:
         """Cut and pack by tokens, then group and choose recompute as the paper does; see ``CandidateSpec``."""
         chunk_tokens = -(-max(lengths_tokens) // self.slice_count)
-        scheduled = group_chains(split_fixed(lengths_tokens, chunk_tokens), CostModel(profile), limits)
-        return Candidate(
-            pipelines=tuple(
-                build_pipeline(one.order, one.recompute.layer_counts, profile.stage_layers) for one in scheduled
-            ),
-            outcome=least_certain(one.recompute.outcome for one in scheduled),
-            gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
-        )
+        return schedule_chains(split_fixed(lengths_tokens, chunk_tokens), profile, limits)
 
 
 class NoRecomputeSpec(PaperSpec):

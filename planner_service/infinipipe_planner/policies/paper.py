@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.profile import Profile
-from infinipipe_planner.chunking.chunk_batch import chunk_batch
+from infinipipe_planner.chunking.chunk_batch import ChunkChain, chunk_batch
 from infinipipe_planner.errors import InfeasibleBatchError
 from infinipipe_planner.policies.candidate import (
     Candidate,
@@ -40,15 +40,23 @@ class PaperSpec:
 
     def build(self, lengths_tokens: Sequence[int], profile: Profile, limits: IlpLimits) -> Candidate:
         """Chunk (Alg. 1), group (Eq. 14), choose recompute (Alg. 2) and order in 1F1B; see ``CandidateSpec``."""
-        chains = chunk_batch(lengths_tokens, profile, self.slice_count)
-        scheduled = group_chains(chains, CostModel(profile), limits)
-        return Candidate(
-            pipelines=tuple(
-                build_pipeline(one.order, one.recompute.layer_counts, profile.stage_layers) for one in scheduled
-            ),
-            outcome=least_certain(one.recompute.outcome for one in scheduled),
-            gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
-        )
+        return schedule_chains(chunk_batch(lengths_tokens, profile, self.slice_count), profile, limits)
+
+
+def schedule_chains(chains: Sequence[ChunkChain], profile: Profile, limits: IlpLimits) -> Candidate:
+    """Group (Eq. 14), choose recompute (Alg. 2) and order in 1F1B.
+
+    Raises:
+        InfeasibleBatchError: If the chunks do not fit in memory.
+    """
+    scheduled = group_chains(chains, CostModel(profile), limits)
+    return Candidate(
+        pipelines=tuple(
+            build_pipeline(one.order, one.recompute.layer_counts, profile.stage_layers) for one in scheduled
+        ),
+        outcome=least_certain(one.recompute.outcome for one in scheduled),
+        gap_ratio=max(one.recompute.gap_ratio for one in scheduled),
+    )
 
 
 def sweep_paper(
