@@ -109,8 +109,7 @@ def _figures(plan: ExecutionPlan) -> Iterator[tuple[str, Value]]:
     yield "predicted_s", plan.estimate.makespan_s
     yield "bubble_ratio", plan.estimate.bubble_ratio
     yield "recompute_ratio", plan.estimate.recompute_ratio
-    for lane_index, stage in enumerate(plan.estimate.stages):
-        replica_index, stage_index = divmod(lane_index, max(plan.stage_count, 1))
+    for replica_index, stage_index, stage in plan.placed_estimates():
         prefix = f"replica_{replica_index}_" if plan.replica_count > 1 else ""
         yield f"{prefix}stage_{stage_index}_peak_bytes", stage.peak_bytes
     yield "solve_s", plan.report.solve_s

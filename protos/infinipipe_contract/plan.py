@@ -5,7 +5,7 @@ Everything here is immutable and knows nothing of time or memory; ``cost_model``
 
 import enum
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -213,6 +213,11 @@ class ExecutionPlan:
         """Replicas that the plan speaks of: those with a pipeline, and those for which the estimate has stages."""
         with_pipeline = max((pipeline.replica_index + 1 for pipeline in self.pipelines), default=0)
         return max(with_pipeline, len(self.estimate.stages) // max(self.stage_count, 1))
+
+    def placed_estimates(self) -> Iterator[tuple[int, int, StageEstimate]]:
+        """Give what is expected of every stage of every replica: replica, stage, estimate."""
+        for index, stage in enumerate(self.estimate.stages):
+            yield *divmod(index, max(self.stage_count, 1)), stage
 
     @property
     def chunk_count(self) -> int:

@@ -62,84 +62,88 @@ def _stage_lines(pipeline: Pipeline, width: int) -> list[str]:
 
 def plan_tables(plan: ExecutionPlan) -> str:
     """Write what a plan is made of and what it is expected to cost: summary, stages, chunks, sweep."""
-    estimate, report = plan.estimate, plan.report
-
-    def column(title_or_index: str | int) -> tuple[str, ...]:
-        """A column for the replica, where there are several."""
-        return (str(title_or_index),) if plan.replica_count > 1 else ()
-
-    summary = [
-        ("policy", plan.policy),
-        ("sequences", str(len({s.sequence_index for p in plan.pipelines for c in p.chunks for s in c.slices}))),
-        (
-            "tokens",
-            f"{sum(c.token_count for p in plan.pipelines for c in p.chunks)}, {plan.target_token_count} targets",
-        ),
-        (
-            "pipelines",
-            str(len(plan.pipelines)) + (f" on {plan.replica_count} replicas" if plan.replica_count > 1 else ""),
-        ),
-        ("chunks", f"{plan.chunk_count} ({format_kinds(plan)})"),
-        ("slices of the longest sequence", str(report.slice_count)),
-        ("predicted time", f"{estimate.makespan_s:.3f} s, {_ratio(estimate.makespan_s, estimate.ideal_s)} x ideal"),
-        ("bubble", f"{estimate.bubble_ratio:.1%}"),
-        ("recompute", f"{estimate.recompute_ratio:.1%} of busy time, {recompute_layer_total(plan)} layer passes"),
-        ("recompute solved", _outcome(plan)),
-        ("digest", plan.digest[:16]),
-    ]
-    parts = [_table((), summary)]
-    parts.append(
-        _table(
-            (*column("replica"), "stage", "busy s", "recompute s", "peak memory"),
-            [
-                (
-                    *column(index // max(plan.stage_count, 1)),
-                    str(index % max(plan.stage_count, 1)),
-                    f"{stage.busy_s:.3f}",
-                    f"{stage.recompute_s:.3f}",
-                    format_bytes(stage.peak_bytes),
-                )
-                for index, stage in enumerate(estimate.stages)
-            ],
-        )
-    )
-    rows = []
-    for pipeline_index, pipeline in enumerate(plan.pipelines):
-        for index, (chunk, kind) in enumerate(zip(pipeline.chunks, chunk_kinds(pipeline.chunks), strict=True)):
-            layers = [_recompute_of(actions, index) for actions in pipeline.stages]
-            rows.append(
-                (
-                    *column(pipeline.replica_index),
-                    f"{pipeline_index}.{index}",
-                    kind.value,
-                    str(chunk.token_count),
-                    str(chunk.context_tokens),
-                    str(len(chunk.slices)),
-                    " ".join(map(str, layers)),
-                )
-            )
-    parts.append(
-        _table(
-            (*column("replica"), "chunk", "kind", "tokens", "context", "slices", "recomputed layers per stage"), rows
-        )
-    )
-    if report.candidates:
-        parts.append(
-            _table(
-                (*column("replica"), "tried", "predicted s", "solve s", "note"),
-                [
-                    (
-                        *column(candidate.replica_index),
-                        candidate.name,
-                        "-" if candidate.infeasible_reason else f"{candidate.makespan_s:.3f}",
-                        f"{candidate.solve_s:.2f}",
-                        candidate.infeasible_reason,
-                    )
-                    for candidate in report.candidates
-                ],
-            )
-        )
+    parts = [_summary_table(plan), _stage_table(plan), _chunk_table(plan)]
+    if plan.report.candidates:
+        parts.append(_candidate_table(plan))
     return "\n\n".join(parts)
+
+
+def _summary_table(plan: ExecutionPlan) -> str:
+    estimate = plan.estimate
+    chunks = [chunk for pipeline in plan.pipelines for chunk in pipeline.chunks]
+    token_count = sum(chunk.token_count for chunk in chunks)
+    replicas = f" on {plan.replica_count} replicas" if plan.replica_count > 1 else ""
+    return _table(
+        (),
+        [
+            ("policy", plan.policy),
+            ("sequences", str(len({piece.sequence_index for chunk in chunks for piece in chunk.slices}))),
+            ("tokens", f"{token_count}, {plan.target_token_count} targets"),
+            ("pipelines", f"{len(plan.pipelines)}{replicas}"),
+            ("chunks", f"{len(chunks)} ({format_kinds(plan)})"),
+            ("slices of the longest sequence", str(plan.report.slice_count)),
+            ("predicted time", f"{estimate.makespan_s:.3f} s, {_ratio(estimate.makespan_s, estimate.ideal_s)} x ideal"),
+            ("bubble", f"{estimate.bubble_ratio:.1%}"),
+            ("recompute", f"{estimate.recompute_ratio:.1%} of busy time, {recompute_layer_total(plan)} layer passes"),
+            ("recompute solved", _outcome(plan)),
+            ("digest", plan.digest[:16]),
+        ],
+    )
+
+
+def _stage_table(plan: ExecutionPlan) -> str:
+    return _table(
+        (*_replica_cell(plan, "replica"), "stage", "busy s", "recompute s", "peak memory"),
+        [
+            (
+                *_replica_cell(plan, replica_index),
+                str(stage_index),
+                f"{stage.busy_s:.3f}",
+                f"{stage.recompute_s:.3f}",
+                format_bytes(stage.peak_bytes),
+            )
+            for replica_index, stage_index, stage in plan.placed_estimates()
+        ],
+    )
+
+
+def _chunk_table(plan: ExecutionPlan) -> str:
+    rows = [
+        (
+            *_replica_cell(plan, pipeline.replica_index),
+            f"{pipeline_index}.{index}",
+            kind.value,
+            str(chunk.token_count),
+            str(chunk.context_tokens),
+            str(len(chunk.slices)),
+            " ".join(str(_recompute_of(actions, index)) for actions in pipeline.stages),
+        )
+        for pipeline_index, pipeline in enumerate(plan.pipelines)
+        for index, (chunk, kind) in enumerate(zip(pipeline.chunks, chunk_kinds(pipeline.chunks), strict=True))
+    ]
+    titles = ("chunk", "kind", "tokens", "context", "slices", "recomputed layers per stage")
+    return _table((*_replica_cell(plan, "replica"), *titles), rows)
+
+
+def _candidate_table(plan: ExecutionPlan) -> str:
+    return _table(
+        (*_replica_cell(plan, "replica"), "tried", "predicted s", "solve s", "note"),
+        [
+            (
+                *_replica_cell(plan, candidate.replica_index),
+                candidate.name,
+                "-" if candidate.infeasible_reason else f"{candidate.makespan_s:.3f}",
+                f"{candidate.solve_s:.2f}",
+                candidate.infeasible_reason,
+            )
+            for candidate in plan.report.candidates
+        ],
+    )
+
+
+def _replica_cell(plan: ExecutionPlan, title_or_index: str | int) -> tuple[str, ...]:
+    """A cell of the column for the replica, where there are several."""
+    return (str(title_or_index),) if plan.replica_count > 1 else ()
 
 
 def format_kinds(plan: ExecutionPlan) -> str:

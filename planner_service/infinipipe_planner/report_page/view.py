@@ -155,10 +155,11 @@ def drawn_steps(steps: Sequence[StepView]) -> list[StepView]:
 def _slower_stage(step: StepView) -> str:
     """Name the stage whose ranks computed longest over the prediction."""
     plan = step.plan
+    planned_s = {(replica, stage): estimate.busy_s for replica, stage, estimate in plan.placed_estimates()}
     late_s: dict[tuple[int, int], float] = {}
     for rank in step.ranks:
         place = (rank.replica_index, rank.stage_index)
-        over_s = rank.busy_s - plan.estimate.stages[rank.replica_index * plan.stage_count + rank.stage_index].busy_s
+        over_s = rank.busy_s - planned_s[place]
         late_s[place] = max(over_s, late_s.get(place, over_s))
     replica_index, stage_index = place = max(late_s, key=lambda place: late_s[place], default=(0, 0))
     if late_s.get(place, 0.0) <= 0:
