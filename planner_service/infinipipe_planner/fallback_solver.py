@@ -10,6 +10,8 @@ import logging
 
 from infinipipe_contract.plan import ExecutionPlan, SolveOutcome, plan_digest
 from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, SolverStoppedError
+from infinipipe_planner.job_records import JobId
+from infinipipe_planner.logs import about
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.servicer import Solver
 from infinipipe_planner.solve import solve_request
@@ -48,13 +50,8 @@ class FallbackSolver:
             plan = await asyncio.to_thread(solve_request, dataclasses.replace(request, options=options))
         except InfeasibleBatchError:
             raise lost from None
-        logger.warning(
-            "step %d of job %s has the fallback plan, every layer recomputed: %s",
-            request.step,
-            request.job or "-",
-            lost,
-            extra={"job": request.job or "-", "generation": request.generation, "step": request.step},
-        )
+        log = about(logger, JobId("", request.job or "-"), request.generation, request.step)
+        log.warning("has the fallback plan, every layer recomputed: %s", lost)
         return _flag(plan)
 
 

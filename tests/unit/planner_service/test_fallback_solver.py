@@ -9,6 +9,7 @@ from infinipipe_contract.plan import Action, ActionKind, ExecutionPlan, SolveOut
 from infinipipe_contract.validate import validate
 from infinipipe_planner.errors import SolverLostError, SolverStoppedError
 from infinipipe_planner.fallback_solver import FallbackSolver
+from infinipipe_planner.logs import FIELDS
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve_request import SolveRequest
 from support_planner.pool_work import PROFILE, QUICK
@@ -48,6 +49,14 @@ def test_a_lost_solver_leaves_a_valid_plan_that_recomputes_everything_and_says_s
     assert {Action(action.kind, 0, action.recompute_layer_count) for action in forwards} == {
         Action(ActionKind.FORWARD, 0, min(PROFILE.stage_layers))
     }
+
+
+def test_the_log_names_the_step_that_has_a_fallback_as_fields(caplog: pytest.LogCaptureFixture) -> None:
+    solve(SolverLostError("Ray was lost twice"))
+
+    (record,) = caplog.records
+    assert record.getMessage() == "has the fallback plan, every layer recomputed: Ray was lost twice"
+    assert {name: getattr(record, name) for name in FIELDS} == {"job": "a", "generation": 2, "step": 3}
 
 
 def test_a_solver_that_was_stopped_has_nobody_to_plan_for() -> None:
