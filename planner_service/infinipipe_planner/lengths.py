@@ -11,23 +11,20 @@ MAX_SEQUENCE_TOKENS = 2**31 - 1
 """Longest sequence, whatever context a job asks for."""
 
 
-def check_lengths(
-    lengths: Sequence[int], *, context_tokens: int | None = None, max_sequences: int = MAX_SEQUENCES
-) -> None:
+def check_lengths(lengths: Sequence[int], *, context_tokens: int | None = None) -> None:
     """Refuse lengths that cannot be planned.
 
     Args:
         lengths: Tokens of every sequence.
         context_tokens: Longest sequence allowed; None allows ``MAX_SEQUENCE_TOKENS``.
-        max_sequences: Most sequences allowed.
 
     Raises:
         InvalidLengthsError: With the first bad value, its index and the limit.
     """
     if not lengths:
         raise InvalidLengthsError("the batch has no sequences, it needs at least 1")
-    if len(lengths) > max_sequences:
-        raise InvalidLengthsError(f"the batch has {len(lengths)} sequences, at most {max_sequences} are allowed")
+    if len(lengths) > MAX_SEQUENCES:
+        raise InvalidLengthsError(f"the batch has {len(lengths)} sequences, at most {MAX_SEQUENCES} are allowed")
     for index, length in enumerate(lengths):
         if length < 1:
             raise InvalidLengthsError(f"sequence {index} has {length} tokens, it needs at least 1")

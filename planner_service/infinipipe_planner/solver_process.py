@@ -42,12 +42,6 @@ class SolverProcess:
         self.answered_count = 0
         self._is_ready = False
 
-    @property
-    def pid(self) -> int:
-        """Its id."""
-        assert self._process.pid is not None
-        return self._process.pid
-
     def wait_ready(self) -> None:
         """Wait until it has started.
 

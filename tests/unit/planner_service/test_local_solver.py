@@ -46,7 +46,9 @@ def solving(solver: LocalSolver, lengths: tuple[int, ...], **changes: Any) -> Co
 
 def pid_of(solver: LocalSolver) -> int:
     assert solver._process is not None
-    return solver._process.pid
+    pid = solver._process._process.pid
+    assert pid is not None
+    return pid
 
 
 @contextlib.contextmanager
