@@ -93,6 +93,11 @@ class HeadCost:
     forward_s_per_token: float
     backward_s_per_token: float
 
+    @property
+    def s_per_token(self) -> float:
+        """Both passes."""
+        return self.forward_s_per_token + self.backward_s_per_token
+
 
 NO_HEAD = HeadCost(0.0, 0.0)
 """A head that takes no time, as in the paper."""

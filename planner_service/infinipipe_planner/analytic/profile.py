@@ -186,7 +186,7 @@ def build_profile(
     stage_layers = divide_layers_by_cost(
         shape.layers,
         pp_size,
-        (head.forward_s_per_token + head.backward_s_per_token) / _layer_s(shape, (forward, backward), attended_tokens),
+        head.s_per_token / _layer_s(shape, (forward, backward), attended_tokens),
         most_stage_layers(shape, pp_size, sp_size, device.memory_bytes * USABLE_MEMORY_RATIO),
     )
     gather_bandwidth = _gather_bytes_per_s(hardware, sp_size)

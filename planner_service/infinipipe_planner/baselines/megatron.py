@@ -107,9 +107,8 @@ class _Costs:
         forward_ring_s = self._ring_s(profile.forward, batch, passes=1)
         backward_ring_s = self._ring_s(profile.backward, batch, passes=2)
         whole_forward_s = forward_s + profile.forward.beta1 + tensor_s + forward_ring_s
-        head_s_per_token = profile.head.forward_s_per_token + profile.head.backward_s_per_token
         return (
-            forward_s + backward_s + head_s_per_token * batch.tokens / self.group_size,
+            forward_s + backward_s + profile.head.s_per_token * batch.tokens / self.group_size,
             profile.forward.beta1 + profile.backward.beta1,
             layer_count / profile.model.layers * whole_forward_s,
             2 * tensor_s + forward_ring_s + backward_ring_s,

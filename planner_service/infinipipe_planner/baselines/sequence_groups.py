@@ -65,7 +65,6 @@ class GroupCosts:
         self.profile = profile
         self.recompute_ratio = recompute_layer_count / profile.model.layers
         self.gather_s = gather_s(profile)
-        self.head_s_per_token = profile.head.forward_s_per_token + profile.head.backward_s_per_token
         # All states of the model divided among all devices.
         state_bytes = profile.memory.model_state_bytes
         self.state_bytes = sum(state_bytes) / len(state_bytes)
@@ -94,7 +93,7 @@ class GroupCosts:
         per_token_s = all2all_s(self.profile, 1, group_size) - latency_s
         return GroupRates(
             fixed_s=again * (forward.beta1 + latency_s) + backward.beta1 + latency_s,
-            token_s=(again * forward.alpha2 + backward.alpha2 + self.head_s_per_token) / group_size
+            token_s=(again * forward.alpha2 + backward.alpha2 + self.profile.head.s_per_token) / group_size
             + (again + 1) * per_token_s,
             pair_s=(again * forward.alpha1 + backward.alpha1) / group_size,
         )
@@ -103,7 +102,7 @@ class GroupCosts:
         profile = self.profile
         exchange_s = all2all_s(profile, batch.tokens, batch.group_size)
         forward_s, backward_s = self._work_s(profile.forward, batch), self._work_s(profile.backward, batch)
-        head_s = self.head_s_per_token * batch.tokens / batch.group_size
+        head_s = profile.head.s_per_token * batch.tokens / batch.group_size
         # The head is neither recomputed nor taken to hide any of the parameters' gathering.
         forward_zero_s = max(0.0, self.gather_s - forward_s - profile.forward.beta1)
         backward_zero_s = max(0.0, 2 * self.gather_s - backward_s - profile.backward.beta1)
