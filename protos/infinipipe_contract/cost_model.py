@@ -48,30 +48,38 @@ class CostModel:
         per_token_s = head.forward_s_per_token if kind is ActionKind.FORWARD else head.backward_s_per_token
         return per_token_s * tokens / cluster.sp_size
 
-    def forward_s(self, chunk: Chunk, stage_index: int) -> float:
-        """Forward pass (Eq. 4); ZeRO-3's parameter gather runs beside it, the longer of the two counts."""
-        head_s = self.head_s(ActionKind.FORWARD, chunk.token_count, stage_index)
-        return self._forward_s(chunk, stage_index, head_s)
+    def pass_s(self, kind: ActionKind, stage_index: int, compute_s: float, all2all_s: float, head_s: float) -> float:
+        """One pass over a stage without recompute (Eq. 4) from its parts, those of the layers for an even stage.
 
-    def _forward_s(self, chunk: Chunk, stage_index: int, head_s: float) -> float:
+        ZeRO-3 gathers parameters beside the computation, and backward also reduces gradients: the longer counts.
+        """
         share = self.stage_shares[stage_index]
-        compute_s = share * self.compute_s(self.profile.forward, chunk) + head_s
-        return max(compute_s, self.profile.param_gather_s[stage_index]) + share * self.all2all_s(chunk.token_count)
+        gather_s = self.profile.param_gather_s[stage_index]
+        if kind is ActionKind.BACKWARD:
+            gather_s *= 2
+        return max(share * compute_s + head_s, gather_s) + share * all2all_s
+
+    def forward_s(self, chunk: Chunk, stage_index: int) -> float:
+        """Forward pass (Eq. 4)."""
+        head_s = self.head_s(ActionKind.FORWARD, chunk.token_count, stage_index)
+        return self._chunk_s(ActionKind.FORWARD, chunk, stage_index, head_s)
 
     def backward_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
-        """Backward pass with its recompute (Eqs. 4 and 11); parameters are gathered and gradients reduced beside it."""
-        share = self.stage_shares[stage_index]
-        compute_s = share * self.compute_s(self.profile.backward, chunk)
-        compute_s += self.head_s(ActionKind.BACKWARD, chunk.token_count, stage_index)
-        gather_s = 2 * self.profile.param_gather_s[stage_index]
-        base_s = max(compute_s, gather_s) + share * self.all2all_s(chunk.token_count)
+        """Backward pass with its recompute (Eqs. 4 and 11)."""
+        head_s = self.head_s(ActionKind.BACKWARD, chunk.token_count, stage_index)
+        base_s = self._chunk_s(ActionKind.BACKWARD, chunk, stage_index, head_s)
         return base_s + self.recompute_s(chunk, stage_index, recompute_layer_count)
+
+    def _chunk_s(self, kind: ActionKind, chunk: Chunk, stage_index: int, head_s: float) -> float:
+        cost = self.profile.forward if kind is ActionKind.FORWARD else self.profile.backward
+        return self.pass_s(kind, stage_index, self.compute_s(cost, chunk), self.all2all_s(chunk.token_count), head_s)
 
     def recompute_s(self, chunk: Chunk, stage_index: int, recompute_layer_count: int) -> float:
         """Recompute of some layers of a stage (Eq. 11); the head is never recomputed."""
         if not recompute_layer_count:
             return 0.0
-        return recompute_layer_count / self.stage_layers[stage_index] * self._forward_s(chunk, stage_index, 0.0)
+        forward_s = self._chunk_s(ActionKind.FORWARD, chunk, stage_index, 0.0)
+        return recompute_layer_count / self.stage_layers[stage_index] * forward_s
 
     def transfer_s(self, tokens: float) -> float:
         """Message of a chunk's activations, or of their gradients, to a neighbouring stage (Eq. 2)."""
@@ -144,7 +152,7 @@ class CostModel:
         """
         profile, model, dp_size = self.profile, self.profile.model, self.profile.cluster.dp_size
         work_s = sum(c.alpha1 * quadratic + c.alpha2 * tokens for c in (profile.forward, profile.backward))
-        work_s += (profile.head.forward_s_per_token + profile.head.backward_s_per_token) * tokens
+        work_s += profile.head.s_per_token * tokens
         if profile.cluster.sp_size == 1:
             return work_s / profile.device_count / dp_size
         volume_bytes = model.dtype_bytes * model.heads_dim * tokens / profile.cluster.sp_size

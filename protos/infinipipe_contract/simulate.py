@@ -195,21 +195,18 @@ def _price_stage(
     pipelines: Sequence[tuple[Pipeline, Sequence[_PricedChunk]]], stage_index: int, costs: CostModel
 ) -> list[_Pass]:
     """Join the actions of one stage over all pipelines of its replica and price each."""
-    gather_s, stage_layers = costs.profile.param_gather_s[stage_index], costs.stage_layers[stage_index]
-    share = costs.stage_shares[stage_index]
-    passes = []
+    stage_layers, passes = costs.stage_layers[stage_index], []
     for pipeline, chunks in pipelines:
         actions = pipeline.stages[stage_index]
         layer_counts = {a.chunk_index: a.recompute_layer_count for a in actions if a.kind is ActionKind.FORWARD}
         for kind, chunk_index, _ in actions:
             chunk, layers = chunks[chunk_index], layer_counts.get(chunk_index, 0)
+            compute_s = chunk.forward_compute_s if kind is ActionKind.FORWARD else chunk.backward_compute_s
             head_s, recompute_s = costs.head_s(kind, chunk.token_count, stage_index), 0.0
-            if kind is ActionKind.FORWARD:
-                cost_s = max(share * chunk.forward_compute_s + head_s, gather_s) + share * chunk.all2all_s
-            else:
-                layers_s = max(share * chunk.forward_compute_s, gather_s) + share * chunk.all2all_s
+            cost_s = costs.pass_s(kind, stage_index, compute_s, chunk.all2all_s, head_s)
+            if layers and kind is ActionKind.BACKWARD:
+                layers_s = costs.pass_s(ActionKind.FORWARD, stage_index, chunk.forward_compute_s, chunk.all2all_s, 0.0)
                 recompute_s = layers / stage_layers * layers_s
-                cost_s = max(share * chunk.backward_compute_s + head_s, 2 * gather_s) + share * chunk.all2all_s
                 cost_s += recompute_s
             held_bytes = costs.activation_bytes(
                 chunk.token_count, stage_index, keeps_kv=chunk.keeps_kv, recompute_layer_count=layers

@@ -43,6 +43,7 @@ def price_chunks(chains: Sequence[ChunkChain], costs: CostModel) -> ChunkPrices:
     per_token = [[costs.full_activation_bytes(1, stage, keeps_kv=kept) for kept in (False, True)] for stage in stages]
 
     def passes_s(even_s: Sequence[float], stage: int, gather_s: float, head: ActionKind | None) -> tuple[float, ...]:
+        # ``CostModel.pass_s``, written out: a call for every chunk takes a quarter longer.
         head_s = 0.0 if head is None else costs.head_s(head, 1, stage)
         return tuple(
             max(shares[stage] * s + head_s * count, gather_s) + shares[stage] * a
