@@ -6,10 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import HealthServicer
 from typer.testing import CliRunner
 
 from infinipipe_contract.codec import plan_from_json, plan_to_json, profile_to_json
@@ -17,6 +21,7 @@ from infinipipe_contract.plan import ActionKind
 from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, PlanFailedError, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.errors import SolverLostError
+from support_analytic import KNOWN_MODELS
 from support_service import CONTEXT_TOKENS, PROFILE, BackgroundService, background_service, plan_of_one_chunk
 
 LOOKING = Path(__file__).parents[3] / "docs" / "looking.md"
@@ -145,6 +150,58 @@ def test_plan_and_compare_write_json_as_well(tmp_path: Path) -> None:
     assert [one["policy"] for one in compared] == ["paper"]
 
 
+def test_health_tells_that_a_planner_serves(service: BackgroundService) -> None:
+    assert ask("health", "--planner", service.address) == {
+        "planner": service.address,
+        "is_serving": True,
+        "status": "SERVING",
+    }
+
+
+def test_health_that_does_not_serve_is_a_document_and_a_failure() -> None:
+    server, servicer = grpc.server(ThreadPoolExecutor(1)), HealthServicer()
+    servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        result = CliRunner().invoke(build_app(), ["health", "--planner", address, "--json"])
+    finally:
+        server.stop(None).wait()
+
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {"planner": address, "is_serving": False, "status": "NOT_SERVING"}
+    assert result.stderr == f"error: the planner at {address} answers NOT_SERVING\n"
+
+
+def test_every_key_of_a_dry_run_and_an_explanation_is_documented(tmp_path: Path) -> None:
+    text = LOOKING.read_text()
+    model, profile, lengths = (tmp_path / name for name in ("config.json", "profile.json", "lengths.json"))
+    model.write_text(json.dumps(KNOWN_MODELS["Llama-3.2-1B"].config))
+    profile.write_text(profile_to_json(PROFILE))
+    lengths.write_text("[90000, 70]")
+
+    dry = ask(
+        "plan",
+        "--dry-run",
+        "--model",
+        model,
+        "--device",
+        "a100-40",
+        "--nodes",
+        1,
+        "--devices-per-node",
+        2,
+        "--lengths",
+        lengths,
+    )
+    lengths.write_text("[50, 70]")
+    explained = ask("plan", "--explain", "--profile", profile, "--lengths", lengths, "--policy", "paper")
+
+    assert {layout["fits"] for layout in dry["layouts"]} == {True, False}
+    assert {key for document in (dry, explained) for key in keys_of(document) if f"`{key}`" not in text} == set()
+
+
 def test_every_key_is_documented(service: BackgroundService) -> None:
     text = LOOKING.read_text()
     shown = ask("show", "train", 0, "--planner", service.address)
@@ -153,6 +210,7 @@ def test_every_key_is_documented(service: BackgroundService) -> None:
         ask("jobs", "--planner", service.address),
         ask("plans", "train", "--planner", service.address),
         shown,
+        ask("health", "--planner", service.address),
     ]
 
     assert {key for document in documents for key in keys_of(document) if f"`{key}`" not in text} == set()
