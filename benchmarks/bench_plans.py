@@ -2,17 +2,16 @@
 
     python benchmarks/bench_plans.py --settings DIR [--policy paper] [--output DIR]
 
-DIR holds ``settings.json`` (a list of ``{"profile": FILE, "batch": FILE}``), ``profiles/`` and ``batches/`` (JSON with
-a key ``lengths``). Prints one line a setting; every number is what the cost model expects. With ``--output`` the plans
-are written as JSON for whoever wants to judge them.
+DIR is laid out as ``bench_settings.py`` says. Prints one line a setting; every number is what the cost model expects.
+With ``--output`` the plans are written as JSON for whoever wants to judge them.
 """
 
 import argparse
-import json
 import math
 from pathlib import Path
 
-from infinipipe_contract.codec import plan_to_json, profile_from_json
+from bench_settings import SETTINGS_HELP, read_settings
+from infinipipe_contract.codec import plan_to_json
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
@@ -35,22 +34,18 @@ HEADER = (
 def main() -> None:
     """Plan every setting and print the table."""
     parser = argparse.ArgumentParser(description="Compare policies on a folder of profiles and batches.")
-    parser.add_argument(
-        "--settings", type=Path, required=True, help="folder with settings.json, profiles/ and batches/"
-    )
+    parser.add_argument("--settings", type=Path, required=True, help=SETTINGS_HELP)
     parser.add_argument("--policy", action="append", help="policy to compare; may be given several times")
     parser.add_argument("--output", type=Path, help="folder for the plans as JSON")
     arguments = parser.parse_args()
-    settings = json.loads((arguments.settings / "settings.json").read_text())
+    settings = read_settings(arguments.settings)
     print(_line(HEADER))
     for policy in arguments.policy or ["paper"]:
         ratios = []
-        for number, setting in enumerate(settings):
-            profile = profile_from_json((arguments.settings / "profiles" / setting["profile"]).read_text())
-            lengths = json.loads((arguments.settings / "batches" / setting["batch"]).read_text())["lengths"]
+        for number, (profile, lengths, batch_name) in enumerate(settings):
             plan = solve_plan(lengths, profile, PlanOptions(policy=policy))
             ratios.append(plan.estimate.makespan_s / plan.estimate.ideal_s)
-            print(_line((profile.name, Path(setting["batch"]).stem, policy, *_figures(plan))))
+            print(_line((profile.name, batch_name, policy, *_figures(plan))))
             if arguments.output:
                 arguments.output.mkdir(parents=True, exist_ok=True)
                 (arguments.output / f"{policy}-{number}.json").write_text(plan_to_json(plan))

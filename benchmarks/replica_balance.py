@@ -2,17 +2,16 @@
 
     python benchmarks/replica_balance.py --settings DIR [--policy NAME]
 
-DIR is laid out as for ``bench_plans.py``; its profiles are of one replica. docs/planner.md shows the table.
+DIR is laid out as ``bench_settings.py`` says; its profiles are of one replica. docs/planner.md shows the table.
 """
 
 import argparse
 import dataclasses
-import json
 import math
 from pathlib import Path
 from statistics import mean
 
-from infinipipe_contract.codec import profile_from_json
+from bench_settings import SETTINGS_HELP, read_settings
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import simulate
 from infinipipe_planner.options import PlanOptions
@@ -24,19 +23,13 @@ DP_SIZES = (1, 2, 4)
 def main() -> None:
     """Plan every setting on every number of replicas and print the table."""
     parser = argparse.ArgumentParser(description="How evenly a batch is split among replicas of the pipeline.")
-    parser.add_argument("--settings", type=Path, required=True, help="folder with settings.json, profiles/, batches/")
+    parser.add_argument("--settings", type=Path, required=True, help=SETTINGS_HELP)
     parser.add_argument("--policy", default="search", help="policy by name")
     arguments = parser.parse_args()
-    settings = [
-        (
-            profile_from_json((arguments.settings / "profiles" / entry["profile"]).read_text()),
-            json.loads((arguments.settings / "batches" / entry["batch"]).read_text())["lengths"],
-        )
-        for entry in json.loads((arguments.settings / "settings.json").read_text())
-    ]
+    settings = read_settings(arguments.settings)
     print("slowest replica / mean of replicas, a column a setting; time / ideal time, geometric mean")
     for dp_size in DP_SIZES:
-        figures = [_plan(profile, lengths, dp_size, arguments.policy) for profile, lengths in settings]
+        figures = [_plan(profile, lengths, dp_size, arguments.policy) for profile, lengths, _ in settings]
         over_mean = "  ".join(f"{ratio:.3f}" for ratio, _ in figures)
         over_ideal = math.exp(mean(math.log(ratio) for _, ratio in figures))
         print(f"dp {dp_size}  {over_mean}  {over_ideal:.3f}", flush=True)

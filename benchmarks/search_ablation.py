@@ -2,21 +2,20 @@
 
     python benchmarks/search_ablation.py --settings DIR
 
-DIR is laid out as for ``bench_plans.py``. Prints makespan / ideal in geometric mean
-and for every setting; ``-`` where nothing fits in memory. Ideas are
-switched off by replacing parts of the policy's modules from outside: the policy itself has no switches.
+DIR is laid out as ``bench_settings.py`` says. Prints makespan / ideal in geometric mean and for every setting; ``-``
+where nothing fits in memory. Ideas are switched off by replacing parts of the policy's modules from outside: the policy
+itself has no switches.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from infinipipe_contract.codec import profile_from_json
+from bench_settings import SETTINGS_HELP, Setting, read_settings
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.simulate import simulate
 from infinipipe_planner.chunking.balance import Ramp
@@ -29,8 +28,6 @@ from infinipipe_planner.policies.trial import RAMPS, RULES, Order, Trial
 from infinipipe_planner.scheduling.list_schedule import ListRules, ListSchedule
 from infinipipe_planner.scheduling.one_f_one_b import build_pipeline, order_pipeline
 from infinipipe_planner.solve import solve_plan
-
-Setting = tuple[Profile, list[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +56,8 @@ VARIANTS = (
 def main() -> None:
     """Plan every setting with every variant and print the table."""
     parser = argparse.ArgumentParser(description="What each idea of policy search brings.")
-    parser.add_argument("--settings", type=Path, required=True, help="folder with settings.json, profiles/, batches/")
-    folder = parser.parse_args().settings
-    settings: list[Setting] = [
-        (
-            profile_from_json((folder / "profiles" / entry["profile"]).read_text()),
-            json.loads((folder / "batches" / entry["batch"]).read_text())["lengths"],
-        )
-        for entry in json.loads((folder / "settings.json").read_text())
-    ]
+    parser.add_argument("--settings", type=Path, required=True, help=SETTINGS_HELP)
+    settings = read_settings(parser.parse_args().settings)
     print(_line("paper", [_ratio(setting, "paper") for setting in settings]))
     # The paper's candidates are a row of their own.
     with mock.patch.object(search, "sweep_paper", _sweep_nothing):
@@ -82,7 +72,7 @@ def _sweep_nothing(*_: object) -> Sweep:
 
 def _ratio(setting: Setting, policy: str) -> float | None:
     """Makespan / ideal; None where no candidate fits in memory."""
-    profile, lengths = setting
+    profile, lengths, _ = setting
     try:
         plan = solve_plan(lengths, profile, PlanOptions(policy=policy))
     except InfeasibleBatchError:
@@ -91,7 +81,7 @@ def _ratio(setting: Setting, policy: str) -> float | None:
 
 
 def _ratio_of_variant(setting: Setting, variant: Variant) -> float | None:
-    profile, _ = setting
+    profile = setting.profile
 
     def first_round(lengths_tokens: Sequence[int], of_profile: Profile) -> list[Trial]:
         base = search._base_chunk_count(lengths_tokens, of_profile)

@@ -129,6 +129,11 @@ def parse_address(address: str) -> tuple[str, int]:
     return bare_host, int(port)
 
 
+def format_address(host: str, port: int) -> str:
+    """Write HOST:PORT, an IPv6 host in brackets: the inverse of ``parse_address``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def default_store(listen: str) -> str:
     """Return the store of a service that listens on an address: a file of the user named after it.
 

@@ -13,7 +13,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
 
-from infinipipe_planner.config import InvalidAddressError, parse_address
+from infinipipe_planner.config import InvalidAddressError, format_address, parse_address
 from infinipipe_planner.job_records import JobId, PlanFigures
 from infinipipe_planner.store_file import MEMORY
 
@@ -226,8 +226,7 @@ def serve_metrics(metrics: PlannerMetrics, listen: str) -> Iterator[str]:
         raise InvalidAddressError(f"cannot listen on {listen}: {error.strerror} (--metrics-listen)") from None
     assert isinstance(server, WSGIServer)
     try:
-        shown_host = f"[{host}]" if ":" in host else host
-        yield f"http://{shown_host}:{server.server_port}/metrics"
+        yield f"http://{format_address(host, server.server_port)}/metrics"
     finally:
         server.shutdown()
         server.server_close()

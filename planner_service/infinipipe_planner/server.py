@@ -18,8 +18,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from infinipipe.planner.v1 import planner_service_pb2, planner_service_pb2_grpc
+from infinipipe_contract.text import count_of
 from infinipipe_planner.authentication import AuthenticationInterceptor
-from infinipipe_planner.config import MAX_MESSAGE_BYTES, InvalidAddressError, ServerConfig, parse_address
+from infinipipe_planner.config import (
+    MAX_MESSAGE_BYTES,
+    InvalidAddressError,
+    ServerConfig,
+    format_address,
+    parse_address,
+)
 from infinipipe_planner.credentials import check_exposure, load_credentials
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.fair_queue import FairQueue
@@ -133,8 +140,7 @@ async def start_server(solver: Solver, config: ServerConfig, metrics: PlannerMet
     if resumed_count:
         logger.info("%d steps that were submitted before the start are planned now", resumed_count)
     await server.start()
-    shown_host = f"[{host}]" if ":" in host else host
-    return PlannerServer(f"{shown_host}:{port}", server, servicer, health_servicer, store)
+    return PlannerServer(format_address(host, port), server, servicer, health_servicer, store)
 
 
 def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
@@ -236,7 +242,7 @@ def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
 def _describe_solvers(config: ServerConfig) -> str:
     if config.num_workers == 0:
         return "1 solver without Ray"
-    return "1 solver" if config.num_workers == 1 else f"{config.num_workers} solvers"
+    return count_of(config.num_workers, "solver")
 
 
 async def _serve(

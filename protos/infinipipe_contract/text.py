@@ -15,6 +15,12 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Write a number with its noun: ``1 chunk``, ``2 chunks``, ``2 micro-batches``."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}{'' if number == 1 else plural}"
+
+
 def name_stage(stage_index: int, replica_index: int, replica_count: int) -> str:
     """Name a stage for people: ``stage 1``, or ``replica 0, stage 1`` where there are several replicas."""
     return f"stage {stage_index}" if replica_count == 1 else f"replica {replica_index}, stage {stage_index}"

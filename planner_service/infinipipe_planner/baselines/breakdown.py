@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from infinipipe_contract.cost_model import CostModel
 from infinipipe_contract.plan import ActionKind, ExecutionPlan
 from infinipipe_contract.profile import Profile
+from infinipipe_contract.text import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,6 @@ def break_down_plan(plan: ExecutionPlan, profile: Profile) -> Breakdown:
         configuration=_describe(plan),
         hidden_zero_s=hidden_zero_s / stage_count,
     )
-
-
-def count_of(number: int, noun: str) -> str:
-    """Write a number with its noun: ``1 chunk``, ``2 chunks``, ``2 micro-batches``."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def _describe(plan: ExecutionPlan) -> str:

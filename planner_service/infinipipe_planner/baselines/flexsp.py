@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from infinipipe_contract.profile import Profile, derive_node_links
-from infinipipe_planner.baselines.breakdown import Breakdown, count_of
+from infinipipe_contract.text import count_of
+from infinipipe_planner.baselines.breakdown import Breakdown
 from infinipipe_planner.baselines.errors import BaselineDoesNotFitError
 from infinipipe_planner.baselines.flexsp_milp import assign_round
 from infinipipe_planner.baselines.sequence_groups import (

@@ -15,7 +15,8 @@ imbalance of causal attention in the ring, overlap of tensor-parallel collective
 from collections.abc import Sequence
 
 from infinipipe_contract.profile import ComputeCost, NodeLinks, Profile, derive_node_links
-from infinipipe_planner.baselines.breakdown import Breakdown, count_of
+from infinipipe_contract.text import count_of
+from infinipipe_planner.baselines.breakdown import Breakdown
 from infinipipe_planner.baselines.errors import BaselineDoesNotFitError
 from infinipipe_planner.baselines.links import parameter_bytes
 from infinipipe_planner.baselines.sequence_groups import MicroBatch, micro_batch

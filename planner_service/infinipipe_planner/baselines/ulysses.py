@@ -11,7 +11,8 @@ optimizer. ZeRO-3 overlaps with computation as well as it can.
 from collections.abc import Sequence
 
 from infinipipe_contract.profile import Profile
-from infinipipe_planner.baselines.breakdown import Breakdown, count_of
+from infinipipe_contract.text import count_of
+from infinipipe_planner.baselines.breakdown import Breakdown
 from infinipipe_planner.baselines.errors import BaselineDoesNotFitError
 from infinipipe_planner.baselines.sequence_groups import GroupCosts, group_shortage, micro_batch, recompute_steps
 from infinipipe_planner.chunking.fixed_size import pack_whole

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from infinipipe_contract.text import count_of
 from infinipipe_planner.report_page.markup import Markup, element, percent, text
 
 
@@ -20,8 +21,11 @@ def histogram(lengths_tokens: Sequence[int]) -> Markup:
         bar = element("rect", width=percent(counts[bin_index], most), height="100%", class_="bar")
         drawing = element("svg", bar, width="100%", height=14, aria_hidden="true")
         name = f"{2**bin_index // 2 + 1 if bin_index else 1} to {2**bin_index}"
-        sequences = "1 sequence" if counts[bin_index] == 1 else f"{counts[bin_index]} sequences"
-        share = f"{sequences}, {tokens[bin_index] / token_total:.0%} of tokens" if counts[bin_index] else "none"
+        share = (
+            f"{count_of(counts[bin_index], 'sequence')}, {tokens[bin_index] / token_total:.0%} of tokens"
+            if counts[bin_index]
+            else "none"
+        )
         rows.append(
             element(
                 "tr",

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 from infinipipe_contract.plan import chunk_kinds
-from infinipipe_contract.text import format_bytes, format_kinds, recompute_layer_total
+from infinipipe_contract.text import count_of, format_bytes, format_kinds, recompute_layer_total
 from infinipipe_planner.measured import measured_bubble_ratio
 from infinipipe_planner.planned_lengths import planned_lengths
 from infinipipe_planner.report_page.lengths import histogram
@@ -126,9 +126,9 @@ def _step(job: JobView, step: StepView) -> Markup:
     replicas = f" on {plan.replica_count} replicas" if plan.replica_count > 1 else ""
     measured = f", measured {step.measured_s:.2f} s" if step.ranks else ""
     facts = (
-        f"{_count(plan.chunk_count, 'chunk')} ({format_kinds(plan)}), {_count(len(plan.pipelines), 'pipeline')}"
+        f"{count_of(plan.chunk_count, 'chunk')} ({format_kinds(plan)}), {count_of(len(plan.pipelines), 'pipeline')}"
         f"{replicas}, "
-        f"longest sequence in {_count(plan.report.slice_count, 'slice')}, "
+        f"longest sequence in {count_of(plan.report.slice_count, 'slice')}, "
         f"{recompute_layer_total(plan)} layer passes recomputed. "
         f"Predicted {estimate.makespan_s:.2f} s{measured}; bubble {estimate.bubble_ratio:.1%}. "
         f"Policy {plan.policy}, {plan.report.outcome.value}, solved in {plan.report.solve_s:.2f} s."
@@ -146,7 +146,7 @@ def _step(job: JobView, step: StepView) -> Markup:
             "div",
             element(
                 "div",
-                element("h4", text(f"Lengths of {_count(len(lengths), 'sequence')}"), class_="sub"),
+                element("h4", text(f"Lengths of {count_of(len(lengths), 'sequence')}"), class_="sub"),
                 histogram(lengths),
             ),
             element("div", element("h4", text("Chunks"), class_="sub"), _chunk_table(step)),
@@ -178,7 +178,3 @@ def _chunk_table(step: StepView) -> Markup:
     head = ("chunk", "kind", "tokens", "context", "slices", "recompute per stage")
     header = element("tr", *(element("th", text(title), scope="col") for title in head))
     return scrolling(element("table", header, *rows), f"chunks of step {step.step}")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -12,7 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from infinipipe.planner.v1 import plan_pb2, planner_service_pb2_grpc
 from infinipipe.planner.v1 import planner_service_pb2 as pb
-from infinipipe_planner.config import InvalidAddressError, ServerConfig, default_num_workers, parse_address
+from infinipipe_planner.config import (
+    InvalidAddressError,
+    ServerConfig,
+    default_num_workers,
+    format_address,
+    parse_address,
+)
 from infinipipe_planner.server import SERVICE_NAME, check_listenable, start_server
 from support_service import (
     CONFIG,
@@ -357,6 +363,11 @@ def test_an_address_that_is_not_host_and_port_is_refused(address: str) -> None:
 def test_addresses_are_split_into_host_and_port() -> None:
     assert parse_address("127.0.0.1:50051") == ("127.0.0.1", 50051)
     assert parse_address("[::1]:0") == ("::1", 0)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:50051", "[::1]:0", "planner.example:443"])
+def test_an_address_is_written_as_it_was_read(address: str) -> None:
+    assert format_address(*parse_address(address)) == address
 
 
 def test_the_default_number_of_workers_is_from_1_to_8() -> None:
