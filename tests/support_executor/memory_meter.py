@@ -6,9 +6,9 @@ left out: what ZeRO-3 holds of them is no matter of the plan. Messages of the ne
 """
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import torch
@@ -63,10 +63,17 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self.live_bytes -= size_bytes
 
 
-def measure_peak_bytes(
-    config: ModelConfig, plan: ExecutionPlan, batch: Batch, sp_size: int, stage_index: int, stage_layers: list[int]
-) -> int:
-    """Run one stage of a plan in bf16 on its first rank; return the most bytes beside parameters and gradients."""
+class MeasuredStage(NamedTuple):
+    """The most bytes beside parameters and their gradients, and the elements of the gradients, whole."""
+
+    peak_bytes: int
+    gradient_count: int
+
+
+def measure_stage(
+    config: ModelConfig, plan: ExecutionPlan, batch: Batch, sp_size: int, stage_index: int, stage_layers: Sequence[int]
+) -> MeasuredStage:
+    """Run one stage of a plan in bf16 on its first rank."""
     pp_size = len(stage_layers)
     with torch.device("meta"):
         stage = Stage(config, pp_size, stage_index, torch.bfloat16, stage_layers).to(torch.bfloat16)
@@ -91,7 +98,8 @@ def measure_peak_bytes(
     assert not shares & widths, "activations can be told from gradients of parameters by their shape"
     with _kernels_of_cuda_on_meta(), meter:
         StepRunner(stage, mesh).run(plan, batch)
-    return meter.peak_bytes
+    gradients = [parameter.grad for parameter in stage.parameters()]
+    return MeasuredStage(meter.peak_bytes, sum(gradient.numel() for gradient in gradients if gradient is not None))
 
 
 class _Done:

@@ -42,6 +42,7 @@ def try_layout(
     solve: Callable[[Profile], ExecutionPlan],
     *,
     attended_tokens: float,
+    shards_gradients: bool = True,
 ) -> LayoutResult:
     """Plan under one layout.
 
@@ -51,8 +52,16 @@ def try_layout(
         layout: One of ``legal_layouts``.
         solve: Plans the batch under a profile; ``InfeasibleBatchError`` is an answer, others go on to the caller.
         attended_tokens: Tokens that a token of the batch attends to in the mean; the stages are divided for it.
+        shards_gradients: See ``build_profile``.
     """
-    profile = build_profile(shape, hardware, *layout, model_name="dry-run", attended_tokens=attended_tokens)
+    profile = build_profile(
+        shape,
+        hardware,
+        *layout,
+        model_name="dry-run",
+        attended_tokens=attended_tokens,
+        shards_gradients=shards_gradients,
+    )
     try:
         return LayoutResult(layout, solve(profile))
     except InfeasibleBatchError as error:

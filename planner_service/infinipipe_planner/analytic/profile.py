@@ -162,6 +162,7 @@ def build_profile(
     *,
     model_name: str,
     attended_tokens: float = DEFAULT_ATTENDED_TOKENS,
+    shards_gradients: bool = True,
 ) -> Profile:
     """Compute a profile; its layers are divided among the stages by the times it tells.
 
@@ -173,6 +174,8 @@ def build_profile(
         model_name: What people call the model.
         attended_tokens: Tokens that a token attends to in the mean (``mean_attended_tokens``): the longer the
             sequences, the less the head weighs beside a layer.
+        shards_gradients: Whether gradients are divided among the ranks of a stage after every chunk (zero3); else every
+            rank holds those of the whole stage (zero2).
 
     Raises:
         HardwareError: If the model cannot be laid out this way.
@@ -187,7 +190,13 @@ def build_profile(
         shape.layers,
         pp_size,
         head.s_per_token / _layer_s(shape, (forward, backward), attended_tokens),
-        most_stage_layers(shape, pp_size, sp_size, device.memory_bytes * USABLE_MEMORY_RATIO),
+        most_stage_layers(
+            shape,
+            pp_size,
+            sp_size,
+            device.memory_bytes * USABLE_MEMORY_RATIO,
+            shards_gradients=shards_gradients,
+        ),
     )
     gather_bandwidth = _gather_bytes_per_s(hardware, sp_size)
     profile = Profile(
@@ -215,13 +224,18 @@ def build_profile(
             token_bytes=token_bytes(shape, DTYPE_BYTES, sp_size),
             logits_bytes=logits_bytes(shape, DTYPE_BYTES),
             model_state_bytes=tuple(
-                model_state_bytes(shape, pp_size, sp_size, p, stage_layers=stage_layers)
+                model_state_bytes(
+                    shape, pp_size, sp_size, p, shards_gradients=shards_gradients, stage_layers=stage_layers
+                )
                 + gathered_bytes(shape, pp_size, p, DTYPE_BYTES, stage_layers=stage_layers)
                 for p in stages
             ),
             working=working_memory(shape, DTYPE_BYTES, sp_size),
         ),
-        comment=f"{describe_rates(hardware)} {_describe_division(stage_layers, attended_tokens)}",
+        comment=(
+            f"{describe_profile(hardware, shards_gradients=shards_gradients)} "
+            f"{_describe_division(stage_layers, attended_tokens)}"
+        ),
         nodes=NodeLinks(
             devices_per_node=hardware.devices_per_node,
             intra_node_bytes_per_s=hardware.peer_bytes_per_s,
@@ -236,15 +250,16 @@ def build_profile(
     return profile
 
 
-def describe_rates(hardware: Hardware) -> str:
+def describe_profile(hardware: Hardware, *, shards_gradients: bool = True) -> str:
     """Say where the numbers of a profile come from, with every efficiency."""
+    gradients = "" if shards_gradients else " Every device holds the whole gradients of its stage (zero2)."
     attention = ATTENTION_EFFICIENCY[hardware.device.generation]
     return (
         f"Analytic, not measured: datasheet rates of {hardware.nodes} x {hardware.devices_per_node} "
         f"{hardware.device_name} times these efficiencies: matrix products {MATMUL_EFFICIENCY:g}, attention "
         f"{attention.forward:g} forward and {attention.backward:g} backward, memory {MEMORY_EFFICIENCY:g}, links in a "
         f"node {PEER_EFFICIENCY:g}, network {NETWORK_EFFICIENCY:g}; {LAUNCH_S_PER_LAYER * 1e3:g} ms a layer and pass "
-        "to launch kernels."
+        f"to launch kernels.{gradients}"
     )
 
 

@@ -17,9 +17,14 @@ from infinipipe_contract.profile import Profile
 from infinipipe_contract.text import format_bytes
 from infinipipe_planner.analytic.dry_run import LayoutResult, fastest, legal_layouts, try_layout
 from infinipipe_planner.analytic.lengths import synthetic_lengths
-from infinipipe_planner.analytic.profile import USABLE_MEMORY_RATIO, Hardware, HardwareError, describe_rates
+from infinipipe_planner.analytic.profile import (
+    USABLE_MEMORY_RATIO,
+    Hardware,
+    HardwareError,
+    describe_profile,
+)
 from infinipipe_planner.cli.inputs import InputError, read_lengths
-from infinipipe_planner.cli.model import name_model, read_hardware
+from infinipipe_planner.cli.model import GradientPolicy, name_model, read_hardware
 from infinipipe_planner.cli.output import EXIT_USAGE, OutputFormat, fail, planner_extra, working, write_result
 from infinipipe_planner.errors import InvalidLengthsError, InvalidOptionsError, PlannerError
 from infinipipe_planner.lengths import check_lengths
@@ -49,6 +54,7 @@ def dry_run(
     device: str,
     nodes: int,
     devices_per_node: int,
+    gradient_policy: GradientPolicy,
     lengths: Path | None,
     context: int | None,
     sequences: int | None,
@@ -65,9 +71,9 @@ def dry_run(
     except (InputError, InvalidLengthsError, ModelConfigError, HardwareError) as error:
         fail(str(error), EXIT_USAGE)
     name = f"{name_model(model)} on {hardware.name}"
-    results = _try_all(shape, hardware, batch, policy)
+    results = _try_all(shape, hardware, batch, policy, gradient_policy)
     write = _format_json if output_format is OutputFormat.JSON else _format_text
-    write_result(write(name, results, hardware, batch), output)
+    write_result(write(name, results, hardware, batch, gradient_policy), output)
     if fastest(results) is None:
         fail(f"{name} does not fit in any layout")
 
@@ -81,7 +87,9 @@ def _read_batch(lengths: Path | None, context: int | None, sequences: int | None
     raise InputError("a dry run needs either --lengths, or --context and --sequences for lengths that are made up")
 
 
-def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str) -> list[LayoutResult]:
+def _try_all(
+    shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str, gradient_policy: GradientPolicy
+) -> list[LayoutResult]:
     with planner_extra():
         from infinipipe_planner.options import PlanOptions  # noqa: PLC0415  # brings SCIP, see register
         from infinipipe_planner.solve import solve_plan  # noqa: PLC0415
@@ -102,7 +110,16 @@ def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str)
         what = f"planning pp {layout.pp_size} x sp {layout.sp_size}, layout {number} of {len(layouts)} ..."
         try:
             with working(what):
-                results.append(try_layout(shape, hardware, layout, solve, attended_tokens=attended_tokens))
+                results.append(
+                    try_layout(
+                        shape,
+                        hardware,
+                        layout,
+                        solve,
+                        attended_tokens=attended_tokens,
+                        shards_gradients=gradient_policy.shards_gradients,
+                    )
+                )
         except (InvalidLengthsError, InvalidOptionsError) as error:
             fail(str(error), EXIT_USAGE)
         except (PlannerError, InvalidPlanError) as error:
@@ -110,7 +127,9 @@ def _try_all(shape: DecoderShape, hardware: Hardware, batch: Batch, policy: str)
     return results
 
 
-def _format_text(name: str, results: Sequence[LayoutResult], hardware: Hardware, batch: Batch) -> str:
+def _format_text(
+    name: str, results: Sequence[LayoutResult], hardware: Hardware, batch: Batch, gradient_policy: GradientPolicy
+) -> str:
     width = shutil.get_terminal_size().columns
     title = f"{name}: {len(batch.lengths_tokens)} sequences, {batch.token_count:,} tokens ({batch.source})"
     reasons = [
@@ -121,7 +140,7 @@ def _format_text(name: str, results: Sequence[LayoutResult], hardware: Hardware,
     usable = format_bytes(hardware.device.memory_bytes * USABLE_MEMORY_RATIO)
     closing = (
         f"{usable} of a device are usable. All devices belong to one pipeline (pp x sp), replicas of it are not tried; "
-        f"sp divides the query heads. {describe_rates(hardware)}"
+        f"sp divides the query heads. {describe_profile(hardware, shards_gradients=gradient_policy.shards_gradients)}"
     )
     parts = [
         textwrap.fill(title, width),
@@ -164,15 +183,18 @@ def _row(result: LayoutResult, token_count: int, *, is_best: bool) -> tuple[str,
     )
 
 
-def _format_json(name: str, results: Sequence[LayoutResult], hardware: Hardware, batch: Batch) -> str:
+def _format_json(
+    name: str, results: Sequence[LayoutResult], hardware: Hardware, batch: Batch, gradient_policy: GradientPolicy
+) -> str:
     best = fastest(results)
     content = {
         "name": name,
         "sequence_count": len(batch.lengths_tokens),
         "token_count": batch.token_count,
         "lengths_source": batch.source,
+        "gradient_policy": gradient_policy.value,
         "usable_memory_bytes": hardware.device.memory_bytes * USABLE_MEMORY_RATIO,
-        "comment": describe_rates(hardware),
+        "comment": describe_profile(hardware, shards_gradients=gradient_policy.shards_gradients),
         "layouts": [_layout_content(result, batch.token_count, is_best=result.layout == best) for result in results],
     }
     return json.dumps(content, indent=1)

@@ -1,5 +1,6 @@
 """What the commands that take a model and a cluster by name have in common."""
 
+import enum
 from pathlib import Path
 
 from infinipipe_contract.names import unknown
@@ -10,6 +11,21 @@ MODEL_HELP = "Model: its config.json (Hugging Face); Llama, Mistral, Qwen2 or Qw
 DEVICE_HELP = f"Device: {', '.join(DEVICES)}."
 NODES_HELP = "Nodes of the cluster."
 DEVICES_PER_NODE_HELP = "Devices of one node."
+GRADIENT_POLICY_HELP = (
+    "As in [cluster] of a run: zero3 reduces gradients every chunk, zero2 holds whole ones for a step."
+)
+
+
+class GradientPolicy(enum.StrEnum):
+    """What a run does with gradients, by the name in its configuration."""
+
+    ZERO3 = "zero3"
+    ZERO2 = "zero2"
+
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether the gradients of every chunk are divided among the ranks of a stage."""
+        return self is GradientPolicy.ZERO3
 
 
 def read_hardware(device: str, nodes: int, devices_per_node: int) -> Hardware:

@@ -15,7 +15,14 @@ from infinipipe_planner.cli.client import call_planner
 from infinipipe_planner.cli.dry_run import dry_run
 from infinipipe_planner.cli.explain import explain
 from infinipipe_planner.cli.inputs import InputError, read_lengths, read_profile
-from infinipipe_planner.cli.model import DEVICE_HELP, DEVICES_PER_NODE_HELP, MODEL_HELP, NODES_HELP
+from infinipipe_planner.cli.model import (
+    DEVICE_HELP,
+    DEVICES_PER_NODE_HELP,
+    GRADIENT_POLICY_HELP,
+    MODEL_HELP,
+    NODES_HELP,
+    GradientPolicy,
+)
 from infinipipe_planner.cli.output import (
     EXIT_USAGE,
     JsonOption,
@@ -73,6 +80,10 @@ def plan(
     devices_per_node: Annotated[
         int | None, typer.Option(min=1, help=DEVICES_PER_NODE_HELP, rich_help_panel=DRY_RUN_PANEL)
     ] = None,
+    gradient_policy: Annotated[
+        GradientPolicy | None,
+        typer.Option(help=f"{GRADIENT_POLICY_HELP} [default: zero3]", rich_help_panel=DRY_RUN_PANEL),
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(min=1, help="Longest sequence of made-up lengths, in tokens.", rich_help_panel=DRY_RUN_PANEL),
@@ -99,6 +110,7 @@ def plan(
             device=_require(device, "--device"),
             nodes=_require(nodes, "--nodes"),
             devices_per_node=_require(devices_per_node, "--devices-per-node"),
+            gradient_policy=gradient_policy or GradientPolicy.ZERO3,
             lengths=lengths,
             context=context,
             sequences=sequences,
@@ -107,7 +119,13 @@ def plan(
             output=output,
         )
         return
-    only_dry = {"--model": model, "--device": device, "--nodes": nodes, "--devices-per-node": devices_per_node}
+    only_dry = {
+        "--model": model,
+        "--device": device,
+        "--nodes": nodes,
+        "--devices-per-node": devices_per_node,
+        "--gradient-policy": gradient_policy,
+    }
     _refuse({**only_dry, "--context": context, "--sequences": sequences}, "it belongs to --dry-run")
     try:
         cost_model = read_profile(_require(profile, "--profile"))

@@ -14,8 +14,10 @@ from infinipipe_planner.cli.inputs import InputError, read_lengths
 from infinipipe_planner.cli.model import (
     DEVICE_HELP,
     DEVICES_PER_NODE_HELP,
+    GRADIENT_POLICY_HELP,
     MODEL_HELP,
     NODES_HELP,
+    GradientPolicy,
     name_model,
     read_hardware,
 )
@@ -44,6 +46,7 @@ def analytic(
     devices_per_node: Annotated[int, typer.Option(min=1, help=DEVICES_PER_NODE_HELP)],
     pp: Annotated[int, typer.Option(min=1, help="Stages.")],
     sp: Annotated[int, typer.Option(min=1, help="Ranks of one stage; stages times ranks is all devices.")],
+    gradient_policy: Annotated[GradientPolicy, typer.Option(help=GRADIENT_POLICY_HELP)] = GradientPolicy.ZERO3,
     lengths: Annotated[Path | None, typer.Option(help=LENGTHS_HELP)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
 ) -> None:
@@ -52,7 +55,15 @@ def analytic(
         hardware = read_hardware(device, nodes, devices_per_node)
         attended_tokens = DEFAULT_ATTENDED_TOKENS if lengths is None else _attended_tokens(lengths)
         shape = read_hf_config(model).shape
-        made = build_profile(shape, hardware, pp, sp, model_name=name_model(model), attended_tokens=attended_tokens)
+        made = build_profile(
+            shape,
+            hardware,
+            pp,
+            sp,
+            model_name=name_model(model),
+            attended_tokens=attended_tokens,
+            shards_gradients=gradient_policy.shards_gradients,
+        )
     except (InputError, InvalidLengthsError, ModelConfigError, HardwareError) as error:
         fail(str(error), EXIT_USAGE)
     write_result(profile_to_json(made), output)

@@ -2,25 +2,30 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 import torch
 
-from infinipipe_contract.model_memory import held_kv_dim, logits_bytes, token_bytes
+from infinipipe_contract.model_memory import gathered_bytes, held_kv_dim, logits_bytes, token_bytes
 from infinipipe_contract.plan import Chunk, ExecutionPlan
 from infinipipe_contract.profile import Cluster, ComputeCost, LinkCost, MemoryCost, ModelShape, Profile
 from infinipipe_contract.simulate import simulate
 from infinipipe_contract.working_memory import working_memory
+from infinipipe_executor import profiler
+from infinipipe_executor.config.cluster import ClusterConfig
 from infinipipe_executor.data.batch import Batch, make_sequence
+from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig
-from support_executor.memory_meter import measure_peak_bytes
+from infinipipe_planner.analytic.profile import Hardware, build_profile
+from support_executor.memory_meter import measure_stage
 from support_executor.plans import chunk, cut, make_plan, uniform
 
 pytest.importorskip("triton")
 
 K = 1024
-BF16_BYTES = 2
+BF16_BYTES, FP32_BYTES = 2, 4
 
 
 def _model(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **extra: Any) -> ModelConfig:
@@ -124,7 +129,50 @@ def test_the_peak_of_a_stage_is_what_the_cost_model_predicts(
     recompute = uniform(round(recomputed_share * stage_layers[stage_index]))
     plan = make_plan([chunks], pp_size, batch, recompute)
 
-    measured_bytes = measure_peak_bytes(config, plan, batch, sp_size, stage_index, stage_layers)
+    measured_bytes = measure_stage(config, plan, batch, sp_size, stage_index, stage_layers).peak_bytes
 
     predicted_bytes = _predict(config, plan, sp_size, stage_layers)[stage_index]
     assert measured_bytes == pytest.approx(predicted_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("stage_index", [0, 1, 3])
+@pytest.mark.parametrize("gradient_policy", ["zero3", "zero2"])
+def test_an_analytic_profile_predicts_all_that_a_device_holds(gradient_policy: str, stage_index: int) -> None:
+    sp_size, shards_gradients = 2, gradient_policy == "zero3"
+    config = dataclasses.replace(MODELS["llama-7b"], layers=9)
+    profile = _analytic(config, sp_size, shards_gradients=shards_gradients)
+    chunks = _hybrid()
+    batch = _batch(chunks)
+    plan = make_plan([chunks], 4, batch)
+
+    measured = measure_stage(config, plan, batch, sp_size, stage_index, profile.stage_layers)
+
+    # Parameters and two moments in fp32 are divided, gradients under zero3 only; what is gathered is a formula.
+    divided = 4 / sp_size if shards_gradients else 3 / sp_size + 1
+    held_bytes = measured.peak_bytes + FP32_BYTES * divided * measured.gradient_count
+    held_bytes += gathered_bytes(config.shape, 4, stage_index, BF16_BYTES, stage_layers=profile.stage_layers)
+    predicted_bytes = simulate(plan.pipelines, profile).stages[stage_index].peak_bytes
+    assert held_bytes == pytest.approx(predicted_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("gradient_policy", ["zero3", "zero2"])
+def test_an_analytic_profile_counts_memory_as_a_run_on_cuda_does(
+    monkeypatch: pytest.MonkeyPatch, gradient_policy: Literal["zero3", "zero2"]
+) -> None:
+    config = dataclasses.replace(MODELS["qwen2-7b"], layers=9)
+    profile = _analytic(config, 2, shards_gradients=gradient_policy == "zero3")
+    cluster = ClusterConfig(
+        pp_size=4, sp_size=2, device="cuda", device_memory_mib=80_000, gradient_policy=gradient_policy
+    )
+    for name in ("measure_all2all", "measure_p2p"):
+        monkeypatch.setattr(profiler, name, lambda _: LinkCost(1e9, 0.0))
+    mesh = SimpleNamespace(dp_size=1, pp_size=4, sp_size=2, device=torch.device("cuda"))
+
+    measured = profiler._base_profile(config, cluster, cast("Mesh", mesh), BF16_BYTES, profile.stage_layers)
+
+    assert measured.memory == profile.memory
+
+
+def _analytic(config: ModelConfig, sp_size: int, *, shards_gradients: bool) -> Profile:
+    hardware = Hardware("h100", nodes=1, devices_per_node=4 * sp_size)
+    return build_profile(config.shape, hardware, 4, sp_size, model_name="m", shards_gradients=shards_gradients)

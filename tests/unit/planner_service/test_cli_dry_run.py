@@ -60,6 +60,21 @@ def test_every_layout_is_planned_and_the_fastest_is_marked(model_path: Path, len
         assert max(layout["stage_peak_bytes"]) <= json.loads(result.stdout)["usable_memory_bytes"]
 
 
+def test_whole_gradients_take_memory_on_every_layout_of_several_ranks(model_path: Path, lengths_path: Path) -> None:
+    divided, whole = (
+        dry_run(model_path, "--lengths", lengths_path, "--gradient-policy", policy, "--json")
+        for policy in ("zero3", "zero2")
+    )
+
+    assert json.loads(whole.stdout)["gradient_policy"] == "zero2"
+    more_bytes = [
+        max(more["stage_peak_bytes"]) - max(less["stage_peak_bytes"])
+        for less, more in zip(layouts_of(divided), layouts_of(whole), strict=True)
+    ]
+    assert [bytes_ > 0 for bytes_ in more_bytes] == [True, True, False], "4, 2 and 1 ranks a stage"
+    assert "(zero2)" in dry_run(model_path, "--lengths", lengths_path, "--gradient-policy", "zero2").stdout
+
+
 def test_the_table_for_people_says_what_it_rests_on(model_path: Path, lengths_path: Path) -> None:
     result = dry_run(model_path, "--lengths", lengths_path)
 

@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from infinipipe_contract.codec import profile_from_json
+from infinipipe_contract.hf_config import parse_hf_config
+from infinipipe_contract.model_memory import parameter_count
 from infinipipe_planner.cli import build_app
 from support_analytic import KNOWN_MODELS
 
@@ -43,6 +45,20 @@ def test_the_profile_goes_to_a_file_when_asked(model_path: Path, tmp_path: Path)
     assert profile_from_json(target.read_text()).cluster.sp_size == 8
 
 
+def test_a_run_that_holds_whole_gradients_has_a_profile_that_counts_them(model_path: Path) -> None:
+    divided, whole = (
+        profile_from_json(run(model_path, gradient_policy=policy).stdout) for policy in ("zero3", "zero2")
+    )
+
+    assert run(model_path).stdout == run(model_path, gradient_policy="zero3").stdout
+    shape = parse_hf_config(KNOWN_MODELS["Llama-3-8B"].config).shape
+    for stage_index in range(4):
+        parameters = parameter_count(shape, 4, stage_index, stage_layers=whole.stage_layers)
+        more_bytes = whole.memory.model_state_bytes[stage_index] - divided.memory.model_state_bytes[stage_index]
+        assert more_bytes == pytest.approx(4 * parameters * 7 / 8)
+    assert "whole gradients of its stage (zero2)" in whole.comment
+
+
 def test_a_device_is_known_in_capitals_too(model_path: Path) -> None:
     assert run(model_path, device="H100").stdout == run(model_path).stdout
 
@@ -54,6 +70,7 @@ def test_a_device_is_known_in_capitals_too(model_path: Path) -> None:
         ({"pp": 5}, "error: pp_size 5 x sp_size 8 is 40 devices, the cluster has 32"),
         ({"pp": 1, "sp": 64, "nodes": 8}, "error: 32 query heads cannot be divided among sp_size 64 ranks"),
         ({"pp": 0}, "Invalid value for '--pp'"),
+        ({"gradient_policy": "zero1"}, "Invalid value for '--gradient-policy'"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(model_path: Path, changes: dict[str, object], sentence: str) -> None:
