@@ -18,6 +18,7 @@ from infinipipe_contract.schedule import Instruction, InstructionKind, lower_sta
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.errors import PlanError
 from infinipipe_executor.mesh import Mesh
+from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.rotary import rotary_table
 from infinipipe_executor.model.stage import Stage, gather_ahead, reduce_in_next_backward
 from infinipipe_executor.parallel.channels import Channel, PostedReceive
@@ -31,6 +32,7 @@ from infinipipe_executor.pipeline.saved_bytes import SavedBytes
 from infinipipe_executor.pipeline.step_state import InFlight, StepState, begin_step
 from infinipipe_executor.pipeline.stopwatch import MeasuredSpan
 from infinipipe_kernels.attention import backend_for
+from infinipipe_kernels.attention.limits import most_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,11 @@ class StepRunner:
             batch: The batch it was made for, the same on every rank.
 
         Raises:
-            PlanError: If the plan was made for another batch or mesh.
+            PlanError: If the plan was made for another batch or mesh, or a chunk is too large for attention.
             PeerLostError: If another rank is gone; names the instruction.
         """
         _check_layout(plan, self._mesh)
+        _check_chunk_sizes(plan, self._stage.config, self._mesh)
         _check_targets(plan, batch)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.zero_grad()
@@ -145,10 +148,11 @@ class StepRunner:
             Sum of the cross-entropies of all targets; the same on every rank.
 
         Raises:
-            PlanError: If the plan was made for another mesh.
+            PlanError: If the plan was made for another mesh, or a chunk is too large for attention.
             PeerLostError: If another rank is gone; names the instruction.
         """
         _check_layout(plan, self._mesh)
+        _check_chunk_sizes(plan, self._stage.config, self._mesh)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.eval()
         instructions = [
@@ -304,6 +308,22 @@ def _check_layout(plan: ExecutionPlan, mesh: Mesh) -> None:
             f"the plan of step {plan.step} has a pipeline for replica {replica_index}, "
             f"the job has {mesh.dp_size}, counted from 0"
         )
+
+
+def _check_chunk_sizes(plan: ExecutionPlan, config: ModelConfig, mesh: Mesh) -> None:
+    """Refuse chunks that attention on CUDA cannot index: every rank does, whichever of them would run one."""
+    if mesh.device.type == "cpu":
+        return
+    heads = config.heads // mesh.sp_size
+    most_tokens = most_rows(heads * config.head_dim)
+    for pipeline_index, pipeline in enumerate(plan.pipelines):
+        for chunk_index, chunk in enumerate(pipeline.chunks):
+            if chunk.token_count > most_tokens:
+                raise PlanError(
+                    f"the plan of step {plan.step} has {chunk.token_count} tokens in chunk {chunk_index} of pipeline "
+                    f"{pipeline_index}, attention on CUDA takes at most {most_tokens} with {heads} query heads of "
+                    f"{config.head_dim} on a rank; use more ranks a stage ([cluster] sp_size)"
+                )
 
 
 def _check_targets(plan: ExecutionPlan, batch: Batch) -> None:

@@ -9,6 +9,11 @@ _INT32_LIMIT = 2**31
 """The kernels count rows and elements of a row in int32."""
 
 
+def most_rows(row_elements: int) -> int:
+    """Count the rows of so many elements that the kernels take at most."""
+    return (_INT32_LIMIT - 1) // row_elements
+
+
 def require_kernel_limits(q_qhd: Tensor, k_kgd: Tensor, v_kgd: Tensor) -> None:
     """Refuse what the kernels would index wrongly or not take, before they run.
 
