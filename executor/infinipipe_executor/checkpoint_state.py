@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from infinipipe_executor.errors import CheckpointError
+from infinipipe_executor.errors import CheckpointError, first_line
 from infinipipe_executor.optimizer import create_state
 
 
@@ -49,7 +49,5 @@ def load_state(path: Path, stage: nn.Module, optimizer: torch.optim.AdamW, group
 def first_failure(error: CheckpointException) -> str:
     """Say which rank failed first and why; every rank is told the failures of all."""
     rank, (cause, _) = min(error.failures.items())
-    reason = (
-        f"{cause.strerror}" if isinstance(cause, OSError) and cause.strerror else str(cause).strip().splitlines()[0]
-    )
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else first_line(cause)
     return f"rank {rank}: {reason}"

@@ -7,6 +7,7 @@
       LayoutError       the model cannot be divided among these stages and ranks
       DataError         the training data are unusable
       PlanError         a plan is missing, foreign or does not fit the batch
+      CheckpointError   no checkpoint can be used, or the last one could not be saved
       DivergedError     the loss or the gradients are no longer finite
       PeerLostError     another rank of the job is gone or silent
 """
@@ -46,3 +47,8 @@ class DivergedError(ExecutorError):
 
 class PeerLostError(ExecutorError):
     """Another rank of the job is gone or silent; the message names this rank, the step and the instruction."""
+
+
+def first_line(error: BaseException) -> str:
+    """Say in one line what happened: the first one of the message, or the kind of an error that has no message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infinipipe_executor.config import MetricsConfig
-from infinipipe_executor.errors import ConfigError
+from infinipipe_executor.errors import ConfigError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +90,7 @@ class Sink:
             writer.close()
         except BaseException as error:  # metrics never end a run, whatever a library raises
             self._is_off = True
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            logger.warning("metrics: %s failed and is off from now on: %s", self._name, reason)
+            logger.warning("metrics: %s failed and is off from now on: %s", self._name, first_line(error))
 
 
 class Sinks:

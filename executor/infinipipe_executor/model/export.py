@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE
-from infinipipe_executor.errors import ConfigError
+from infinipipe_executor.errors import ConfigError, first_line
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.hf_names import to_hf
 from infinipipe_executor.model.hf_weights import INDEX_FILE, SINGLE_FILE
@@ -205,8 +205,7 @@ def _reason(error: BaseException) -> str:
     """Take the first sentence of the cause, out of what may be pages with the tracebacks of several ranks."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].partition(". ")[0]
+    return first_line(error).partition(". ")[0]
 
 
 def _divide(tensors: Mapping[str, TensorStorageMetadata], file_bytes: int) -> list[list[str]]:

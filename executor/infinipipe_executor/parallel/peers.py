@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from infinipipe_executor.errors import PeerLostError
+from infinipipe_executor.errors import PeerLostError, first_line
 
 _TRANSPORT_ERROR = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed out|timeout|socket|gloo.*(read|write)error"
@@ -43,5 +43,4 @@ def peers_watched(rank: int, what: str) -> Iterator[None]:
         if not is_peer_loss(error):
             error.add_note(f"during {what}")
             raise
-        reason = str(error).strip().splitlines()[0]
-        raise PeerLostError(f"rank {rank} lost another rank during {what}: {reason}") from error
+        raise PeerLostError(f"rank {rank} lost another rank during {what}: {first_line(error)}") from error
