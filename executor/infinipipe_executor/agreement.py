@@ -13,17 +13,14 @@ from infinipipe_executor.errors import DataError, PlanError
 DIGEST_BYTES = 32
 
 
-def check_agreement(
-    step: int, plan_digest: str, batch_digest: str, group: dist.ProcessGroup, *, wants_stop: bool = False
-) -> bool:
+def check_agreement(step: int, plan_digest: str | None, batch_digest: str, group: dist.ProcessGroup) -> bool:
     """Compare the digests of all ranks; has the same result on all of them.
 
     Args:
         step: Training step, for the message.
-        plan_digest: SHA-256 of this rank's plan, in hexadecimal.
+        plan_digest: SHA-256 of this rank's plan, in hexadecimal; None if the rank was told to end and has no plan.
         batch_digest: SHA-256 of this rank's batch, in hexadecimal.
         group: All ranks, over a backend that carries CPU tensors.
-        wants_stop: Whether this rank was told to end; then it need not have a plan.
 
     Returns:
         Whether the step is to be run; False if any rank was told to end, whatever the ranks hold.
@@ -32,7 +29,7 @@ def check_agreement(
         DataError: If ranks hold different batches; names the ranks.
         PlanError: If ranks hold different plans; names the ranks.
     """
-    held = bytes.fromhex(plan_digest + batch_digest) + bytes([wants_stop])
+    held = bytes.fromhex((plan_digest or "00" * DIGEST_BYTES) + batch_digest) + bytes([plan_digest is None])
     mine = torch.frombuffer(bytearray(held), dtype=torch.uint8)
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(theirs, mine, group=group)

@@ -12,7 +12,7 @@ import time
 import torch.distributed as dist
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_executor.agreement import DIGEST_BYTES, check_agreement
+from infinipipe_executor.agreement import check_agreement
 from infinipipe_executor.config import EvaluationConfig
 from infinipipe_executor.data.batch import Batch
 from infinipipe_executor.data.corpus import Corpus
@@ -21,11 +21,9 @@ from infinipipe_executor.metrics import MeasuredEvaluation
 from infinipipe_executor.parallel.peers import peers_watched
 from infinipipe_executor.pipeline.runner import StepRunner
 from infinipipe_executor.planning import Planning
-from infinipipe_executor.stop import StopRequestedError, StopSignal
+from infinipipe_executor.stop import StopRequestedError
 
 logger = logging.getLogger(__name__)
-
-_NO_PLAN = "00" * DIGEST_BYTES
 
 
 class Evaluation:
@@ -37,7 +35,6 @@ class Evaluation:
         sequences_per_batch: Sequences of a batch but for the last one; as many as in training.
         planning: This rank's connection to the planner.
         host_group: All ranks, over a backend that carries CPU tensors.
-        stop: How this rank is told to end.
 
     Raises:
         DataError: If none of the sequences that ``[evaluation] sequences`` takes has a target.
@@ -50,14 +47,12 @@ class Evaluation:
         sequences_per_batch: int,
         planning: Planning,
         host_group: dist.ProcessGroup,
-        stop: StopSignal | None = None,
     ) -> None:
         self._config = config
         self._corpus = corpus
         self._sequences_per_batch = sequences_per_batch
         self._planning = planning
         self._host_group = host_group
-        self._stop = stop or StopSignal()
         self._sequence_count = min(len(corpus), config.sequences or len(corpus))
         self._batch_count = -(-self._sequence_count // sequences_per_batch)
         self._plans: dict[int, ExecutionPlan] = {}
@@ -91,10 +86,10 @@ class Evaluation:
         for index in range(self._batch_count):
             batch = self._batch(index)
             plan = self._plan(index, batch)
-            digest = plan.digest if plan is not None else _NO_PLAN
+            plan_digest = None if plan is None else plan.digest
             with peers_watched(self._planning.rank, f"the start of the evaluation behind step {step}"):
-                goes_on = check_agreement(step, digest, batch.digest(), self._host_group, wants_stop=plan is None)
-            if not goes_on or plan is None:
+                goes_on = check_agreement(step, plan_digest, batch.digest(), self._host_group)
+            if plan is None or not goes_on:
                 return None
             losses.append(runner.evaluate(plan, batch))
             target_count += batch.target_token_count
@@ -111,7 +106,7 @@ class Evaluation:
 
     def _plan(self, index: int, batch: Batch) -> ExecutionPlan | None:
         """Take the plan of a batch; None if a rank was told to end."""
-        if self._stop.is_requested:
+        if self._planning.is_stop_requested:
             return None
         if index not in self._plans:
             try:

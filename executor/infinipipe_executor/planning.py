@@ -41,7 +41,7 @@ class Planning:
         rank: Global rank.
         profile: Cost model that plans are checked with.
         wait_timeout_s: Longest wait for one plan.
-        stop: What ends a wait before its time.
+        stop: How this rank is told to end, which ends a wait before its time.
         options: How lengths are planned that are no step of the job; the job knows it of its steps.
         store: The store of this start of the job, through which rank 0 hands such plans on; None for a single rank.
     """
@@ -72,6 +72,11 @@ class Planning:
     def rank(self) -> int:
         """Global rank."""
         return self._rank
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Whether this rank was told to end."""
+        return self._stop.is_requested
 
     def submit(self, step: int, batch: Batch) -> None:
         """Start to hand in the lengths of a step's batch (rank 0); returns at once, the plan is made meanwhile.

@@ -106,9 +106,8 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
             planning,
             host_group,
             checkpoints=checkpoints,
-            stop=stop,
             sinks=sinks,
-            evaluation=_prepare_evaluation(config, held_out, planning, host_group, stop),
+            evaluation=_prepare_evaluation(config, held_out, planning, host_group),
         )
         if found is not None:
             trainer.resume(*found, file_group)
@@ -129,11 +128,11 @@ def _open_corpora(config: RunConfig, model: ModelConfig) -> tuple[Corpus, Corpus
 
 
 def _prepare_evaluation(
-    config: RunConfig, held_out: Corpus | None, planning: Planning, host_group: dist.ProcessGroup, stop: StopSignal
+    config: RunConfig, held_out: Corpus | None, planning: Planning, host_group: dist.ProcessGroup
 ) -> Evaluation | None:
     if config.evaluation is None or held_out is None:
         return None
-    return Evaluation(config.evaluation, held_out, config.data.sequences_per_batch, planning, host_group, stop)
+    return Evaluation(config.evaluation, held_out, config.data.sequences_per_batch, planning, host_group)
 
 
 def _open_cpu_group(timeout_s: float) -> dist.ProcessGroup:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from infinipipe_contract.model_flops import useful_flops
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_executor.agreement import DIGEST_BYTES, check_agreement
+from infinipipe_executor.agreement import check_agreement
 from infinipipe_executor.checkpoint_files import RunFacts
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.checkpoint_state import load_state
@@ -50,11 +50,9 @@ from infinipipe_executor.plan_client import ActionMeasurement, RankReport
 from infinipipe_executor.planning import Planning
 from infinipipe_executor.schedule import learning_rate
 from infinipipe_executor.step_errors import PassSeconds, StepErrors, pass_seconds
-from infinipipe_executor.stop import StopRequestedError, StopSignal
+from infinipipe_executor.stop import StopRequestedError
 
 logger = logging.getLogger(__name__)
-
-_NO_PLAN = "00" * DIGEST_BYTES
 
 
 class Trainer:
@@ -68,7 +66,6 @@ class Trainer:
         planning: This rank's connection to the planner.
         host_group: All ranks, over a backend that carries CPU tensors.
         checkpoints: Where the run is saved; None saves nothing.
-        stop: How this rank is told to end.
         sinks: Where rank 0 writes metrics.
         evaluation: Evaluates held-out data; None evaluates nothing.
     """
@@ -83,7 +80,6 @@ class Trainer:
         host_group: dist.ProcessGroup,
         *,
         checkpoints: Checkpoints | None = None,
-        stop: StopSignal | None = None,
         sinks: Sinks | None = None,
         evaluation: Evaluation | None = None,
     ) -> None:
@@ -94,7 +90,6 @@ class Trainer:
         self._planning = planning
         self._host_group = host_group
         self._checkpoints = checkpoints
-        self._stop = stop or StopSignal()
         self._sinks = sinks or Sinks([])
         self._evaluation = evaluation
         self._first_step = 0
@@ -162,10 +157,10 @@ class Trainer:
         """
         started_s = time.monotonic()
         plan, wait_s = self._take_plan(step, batch)
-        digest = plan.digest if plan is not None else _NO_PLAN
+        plan_digest = None if plan is None else plan.digest
         with peers_watched(self._mesh.rank, f"the start of step {step}"):
-            goes_on = check_agreement(step, digest, batch.digest(), self._host_group, wants_stop=plan is None)
-        if not goes_on or plan is None:
+            goes_on = check_agreement(step, plan_digest, batch.digest(), self._host_group)
+        if plan is None or not goes_on:
             return False
         if not batch.target_token_count:
             self._skip(step, batch)
@@ -204,7 +199,7 @@ class Trainer:
 
     def _take_plan(self, step: int, batch: Batch) -> tuple[ExecutionPlan | None, float]:
         """Wait for the plan of a step; None if a rank was told to end before there was one."""
-        if self._stop.is_requested:
+        if self._planning.is_stop_requested:
             return None, 0.0
         try:
             return self._planning.fetch(step, batch)

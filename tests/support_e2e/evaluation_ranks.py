@@ -128,9 +128,8 @@ def train_run(config_path: Path, stop_rank: int = -1, odd_rank: int = -1) -> Run
         open_corpus(config.data, TINY.vocab),
         planning,
         group,
-        stop=stop,
         sinks=sinks,
-        evaluation=_evaluation(config, planning, group, stop),
+        evaluation=_evaluation(config, planning, group),
     )
     evaluate = trainer._runner.evaluate
 
@@ -160,11 +159,11 @@ def _with_dropout(config: RunConfig) -> ModelConfig:
     return ModelConfig(**{key: getattr(config.model, key) for key in (*MODEL_KEYS, "dropout")})
 
 
-def _evaluation(config: RunConfig, planning: Planning, group: dist.ProcessGroup, stop: StopSignal) -> Evaluation | None:
+def _evaluation(config: RunConfig, planning: Planning, group: dist.ProcessGroup) -> Evaluation | None:
     held_out = open_evaluation_corpus(config.data, TINY.vocab)
     if config.evaluation is None or held_out is None:
         return None
-    return Evaluation(config.evaluation, held_out, config.data.sequences_per_batch, planning, group, stop)
+    return Evaluation(config.evaluation, held_out, config.data.sequences_per_batch, planning, group)
 
 
 def hand_on_plan(batch: Batch, tag: str) -> tuple[str, list[tuple[str, int]]]:

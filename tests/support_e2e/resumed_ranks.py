@@ -142,7 +142,6 @@ def train_part(
             planning,
             host_group,
             checkpoints=checkpoints,
-            stop=stop,
             sinks=open_sinks(config.metrics, config.job.name, found[1].step if found else 0)
             if mesh.rank == 0
             else None,

@@ -163,7 +163,7 @@ def train_until_told_to_end(folder: Path) -> tuple[bool, list[tuple[str, int]], 
 
     def step_and_tell(step: int, batch: Batch) -> bool:
         was_trained = train_step(step, batch)
-        rank.trainer._stop._is_requested = step == 1
+        rank.trainer._planning._stop._is_requested = step == 1
         return was_trained
 
     rank.trainer.train_step = step_and_tell  # type: ignore[method-assign]  # the signal of the test
@@ -232,7 +232,7 @@ def disagree(plans: Sequence[str], batches: Sequence[str], told_rank: int = -1) 
     assert group is not None
     rank = dist.get_rank()
     try:
-        goes_on = check_agreement(7, plans[rank] * 64, batches[rank] * 64, group, wants_stop=rank == told_rank)
+        goes_on = check_agreement(7, None if rank == told_rank else plans[rank] * 64, batches[rank] * 64, group)
     except ExecutorError as error:
         return f"{type(error).__name__}: {error}"
     return "agreed" if goes_on else "told to end"
