@@ -128,10 +128,10 @@ def open_stage(pp_size: int, context_tokens: int) -> tuple[Stage, StepRunner, Pr
     stage = build_stage(MODEL, mesh, dtype=torch.float32, seed=SEED)
     runner = StepRunner(stage, mesh)
     cluster = ClusterConfig(pp_size=pp_size, sp_size=1, device_memory_mib=DEVICE_MEMORY_MIB)
-    measured = measure_profile(MODEL, cluster, mesh, runner, context_tokens, dtype_bytes=4)
+    profile = measure_profile(MODEL, cluster, mesh, runner, context_tokens, dtype_bytes=4)
     if mesh.rank == 0:
-        print(f"\nprofile: {measured.profile.comment}\n")
-    return stage, runner, replace(measured.profile, p2p=NO_LINK)
+        print(f"\nprofile: {profile.comment}\n")
+    return stage, runner, replace(profile, p2p=NO_LINK)
 
 
 def compare_policies(rank: int, size: Size) -> None:

@@ -8,7 +8,7 @@ the layers alone: to the slowest rank of every stage, mean over the stages. Entr
 import logging
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -51,21 +51,6 @@ MIN_COMPUTE_RATIO = 0.1
 _MIN_PROBE_TOKENS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredProfile:
-    """A profile and how well it fits.
-
-    Attributes:
-        profile: The profile, equal on all ranks.
-        forward_error_ratio: Mean relative error on forward passes that the fit had not seen.
-        backward_error_ratio: The same for backward passes.
-    """
-
-    profile: Profile
-    forward_error_ratio: float
-    backward_error_ratio: float
-
-
 def measure_profile(
     model: ModelConfig,
     cluster: ClusterConfig,
@@ -75,7 +60,7 @@ def measure_profile(
     dtype_bytes: int,
     *,
     stage_layers: tuple[int, ...] | None = None,
-) -> MeasuredProfile:
+) -> Profile:
     """Measure this machine; a collective of all ranks that leaves gradients in the runner's stage.
 
     Args:
@@ -86,6 +71,9 @@ def measure_profile(
         context_tokens: Longest sequence of the job; probes are as long, if half of the memory holds them.
         dtype_bytes: Bytes of one activation element.
         stage_layers: Layers of every stage, as the runner's stage has them; None divides them evenly.
+
+    Returns:
+        The profile, equal on all ranks; its comment says how well it fits.
 
     Raises:
         PeerLostError: If another rank is gone.
@@ -111,7 +99,7 @@ def measure_profile(
         measured_tokens=probe_tokens,
     )
     check_profile(profile)
-    return MeasuredProfile(profile, forward.unseen_error_ratio, backward.unseen_error_ratio)
+    return profile
 
 
 def _fit(chunks: Sequence[Chunk], seconds: Sequence[float], base: Profile) -> Fit:

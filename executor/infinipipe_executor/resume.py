@@ -53,12 +53,12 @@ def describe_run(
 
 
 def find_start(
-    config: CheckpointConfig, facts: RunFacts, steps: int, group: dist.ProcessGroup
+    config: CheckpointConfig | None, facts: RunFacts, steps: int, group: dist.ProcessGroup
 ) -> tuple[Path, RunFacts] | None:
     """Find the checkpoint that a run goes on from, and say where the run starts.
 
     Args:
-        config: Section ``[checkpoint]``.
+        config: Section ``[checkpoint]``; None without one.
         facts: What this run says about itself.
         steps: Steps of the run.
         group: All ranks, over gloo.
@@ -71,6 +71,9 @@ def find_start(
         ConfigError: If the newest whole one belongs to other data or another model.
         PeerLostError: If another rank is gone.
     """
+    if config is None:
+        logger.info("no checkpoints are saved: there is no section [checkpoint]")
+        return None
     found = find_newest(config.folder, group)
     if found is None:
         logger.info("no checkpoint in %s yet: training starts from the first step", config.folder)

@@ -2,30 +2,31 @@
 
 import logging
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import torch.distributed as dist
 
+from infinipipe_executor.checkpoint_files import RunFacts
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.config import RunConfig
 from infinipipe_executor.cpu_defaults import set_cpu_defaults
 from infinipipe_executor.data.corpus import Corpus, open_corpus, open_evaluation_corpus
 from infinipipe_executor.evaluation import Evaluation
-from infinipipe_executor.measuring import DTYPES, measure_stage
-from infinipipe_executor.mesh import init_mesh, own_device
+from infinipipe_executor.measuring import measure_stage
 from infinipipe_executor.metrics_sinks import Sinks, open_sinks
-from infinipipe_executor.model.config import ModelConfig, check_layout
-from infinipipe_executor.model.source import data_of_model, open_model
-from infinipipe_executor.model.stage import build_stage, check_device
+from infinipipe_executor.model.config import ModelConfig
+from infinipipe_executor.model.source import DTYPES, data_of_model, open_checked_model
+from infinipipe_executor.model.stage import build_stage
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.parallel.peers import peers_watched
-from infinipipe_executor.parallel.warm_up import warm_up
 from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
 from infinipipe_executor.planning import Planning, open_planning
 from infinipipe_executor.profile_file import read_profile
 from infinipipe_executor.resume import companions, describe_run, find_start, saved_profile
 from infinipipe_executor.stage_division import check_stage_layers, divide_stages, share_division
-from infinipipe_executor.start import join_ranks
+from infinipipe_executor.start import open_mesh
 from infinipipe_executor.stop import StopSignal
 from infinipipe_executor.trainer import Trainer
 from infinipipe_kernels.attention import choose_backend
@@ -50,54 +51,38 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
     """
     set_cpu_defaults()
     cluster, dtype = config.cluster, DTYPES[config.model.dtype]
-    source = open_model(config)
+    source = open_checked_model(config)
     model = source.config
-    check_layout(model, cluster.pp_size, cluster.sp_size)
-    check_device(model, cluster.device, dtype)
-    own_device(cluster.device)
-    measures = config.planner.profile == "measure"
     access = load_access(config.planner, planner_address, os.environ)
-    given = None if measures else read_profile(config, model, dtype.itemsize)
+    given = None if config.planner.profile == "measure" else read_profile(config, model, dtype.itemsize)
     check_stage_layers(cluster, model, given)
     corpus, held_out = _open_corpora(config, model)
     division = divide_stages(cluster, model, given, corpus.mean_attended_tokens)
     logger.info("%s", division)
 
     with PlanClient(planner_address, call_timeout_s=config.planner.connect_timeout_s, access=access) as client:
-        store = join_ranks(cluster)
-        mesh = init_mesh(
-            cluster.pp_size, cluster.sp_size, cluster.device, cluster.collective_timeout_s, dp_size=cluster.dp_size
-        )
-        warm_up(mesh, cluster.collective_timeout_s)
+        mesh, store = open_mesh(cluster)
         logger.info("attention: %s", choose_backend(mesh.device).description)
         logger.info("norms, activation and loss: %s", describe_operators(mesh.device))
         # Waits for the slowest disk, and is used by a thread of its own while training goes on.
         file_group = _open_cpu_group(cluster.start_timeout_s)
         facts = describe_run(config, model, corpus, mesh, file_group)
-        found = None
-        if config.checkpoint is None:
-            logger.info("no checkpoints are saved: there is no section [checkpoint]")
-        else:
-            found = find_start(config.checkpoint, facts, config.job.steps, file_group)
-        first_step = found[1].step if found else 0
-        if first_step >= config.job.steps:
+        found = find_start(config.checkpoint, facts, config.job.steps, file_group)
+        if found is not None and found[1].step >= config.job.steps:
             dist.destroy_process_group()
             return True
         layers = share_division(division.stage_layers, mesh)
         weights = source.weights if found is None else None
         stage = build_stage(model, mesh, dtype=dtype, seed=config.job.seed, weights=weights, stage_layers=layers)
         profile = given or saved_profile(config, model, dtype.itemsize, layers, facts, found)
-        profile = profile or measure_stage(config, model, mesh, stage, layers, dtype.itemsize)
+        profile = profile or measure_stage(config, mesh, stage, layers)
         planning = open_planning(config, client, profile, store, stop)
         # Before a step, a rank may have to look for a planner that is away, while the others have their plan already.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
-        checkpoints = None
-        if config.checkpoint is not None:
-            write_companions = companions(source.describe(corpus.tokenizer), profile)
-            checkpoints = Checkpoints(
-                config.checkpoint, facts, file_group, write_companions, first_step if found else -1
-            )
-        sinks = open_sinks(config.metrics, config.job.name, first_step) if mesh.rank == 0 else Sinks([])
+        write_companions = companions(source.describe(corpus.tokenizer), profile)
+        sinks = (
+            open_sinks(config.metrics, config.job.name, found[1].step if found else 0) if mesh.rank == 0 else Sinks([])
+        )
         trainer = Trainer(
             config,
             mesh,
@@ -105,9 +90,9 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
             corpus,
             planning,
             host_group,
-            checkpoints=checkpoints,
+            checkpoints=_open_checkpoints(config, facts, file_group, write_companions, found),
             sinks=sinks,
-            evaluation=_prepare_evaluation(config, held_out, planning, host_group),
+            evaluation=_open_evaluation(config, held_out, planning, host_group),
         )
         if found is not None:
             trainer.resume(*found, file_group)
@@ -121,13 +106,26 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
 def _open_corpora(config: RunConfig, model: ModelConfig) -> tuple[Corpus, Corpus | None]:
     """Open what is trained on and what is held out, and tell what became of either."""
     data = data_of_model(config)
-    corpus, held_out = open_corpus(data, model.vocab), open_evaluation_corpus(data, model.vocab)
+    corpus = open_corpus(data, model.vocab)
+    held_out = open_evaluation_corpus(data, model.vocab, corpus.tokenizer)
     for opened in filter(None, (corpus, held_out)):
         logger.info("%s", opened.report)
     return corpus, held_out
 
 
-def _prepare_evaluation(
+def _open_checkpoints(
+    config: RunConfig,
+    facts: RunFacts,
+    group: dist.ProcessGroup,
+    write_companions: Callable[[Path], None],
+    found: tuple[Path, RunFacts] | None,
+) -> Checkpoints | None:
+    if config.checkpoint is None:
+        return None
+    return Checkpoints(config.checkpoint, facts, group, write_companions, found[1].step if found else -1)
+
+
+def _open_evaluation(
     config: RunConfig, held_out: Corpus | None, planning: Planning, host_group: dist.ProcessGroup
 ) -> Evaluation | None:
     if config.evaluation is None or held_out is None:

@@ -2,7 +2,7 @@
 
 Machines prepare data at their own pace, which may take long; they wait for each other here, outside of any collective
 and with a limit of their own, so that the timeout of collectives only ever measures ranks that run. Entry point:
-``join_ranks``.
+``open_mesh``.
 """
 
 import logging
@@ -16,8 +16,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from infinipipe_executor.config import ClusterConfig
 from infinipipe_executor.errors import PeerLostError
-from infinipipe_executor.mesh import BACKENDS
+from infinipipe_executor.mesh import BACKENDS, Mesh, init_mesh
 from infinipipe_executor.parallel.peers import peers_watched
+from infinipipe_executor.parallel.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,22 @@ logger = logging.getLogger(__name__)
 FIRST_PROGRESS_S, MAX_PROGRESS_S = 5.0, 60.0
 
 _COUNT, _ALL = "infinipipe/ready-count", "infinipipe/all-ready"
+
+
+def open_mesh(cluster: ClusterConfig) -> tuple[Mesh, Store]:
+    """Wait until every rank has come here, then form the mesh and open all of its connections.
+
+    Returns:
+        The mesh, and the store of this start of the job.
+
+    Raises:
+        PeerLostError: If a rank does not come within ``start_timeout_s``, or a connection does not open.
+    """
+    store = join_ranks(cluster)
+    timeout_s = cluster.collective_timeout_s
+    mesh = init_mesh(cluster.pp_size, cluster.sp_size, cluster.device, timeout_s, dp_size=cluster.dp_size)
+    warm_up(mesh, timeout_s)
+    return mesh, store
 
 
 def join_ranks(cluster: ClusterConfig) -> Store:

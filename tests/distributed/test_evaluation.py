@@ -9,7 +9,7 @@ import torch
 
 from infinipipe_executor.config import load_config
 from infinipipe_executor.data.batch import Batch
-from infinipipe_executor.data.corpus import open_evaluation_corpus
+from infinipipe_executor.data.corpus import open_corpus, open_evaluation_corpus
 from support_e2e.evaluation_ranks import evaluate_plan, hand_on_plan, train_run
 from support_e2e.runs import TINY as TINY_TEXT
 from support_e2e.runs import Sections, write_run, write_texts
@@ -96,7 +96,7 @@ def test_held_out_sequences_are_evaluated_in_order_each_target_once(groups: Grou
     (run,) = groups.run(1, train_run, path)
 
     config = load_config(path)
-    held_out = open_evaluation_corpus(config.data, TINY_TEXT.vocab)
+    held_out = open_evaluation_corpus(config.data, TINY_TEXT.vocab, open_corpus(config.data, TINY_TEXT.vocab).tokenizer)
     assert run.is_done
     assert held_out is not None
     batch = Batch(tuple(held_out.sequence(index) for index in range(8)))

@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_executor.config import RunConfig, load_config
 from infinipipe_executor.data.batch import Batch
-from infinipipe_executor.data.corpus import open_corpus, open_evaluation_corpus
+from infinipipe_executor.data.corpus import Corpus, open_corpus, open_evaluation_corpus
 from infinipipe_executor.errors import ExecutorError
 from infinipipe_executor.evaluation import Evaluation
 from infinipipe_executor.metrics_sinks import open_sinks
@@ -121,15 +121,16 @@ def train_run(config_path: Path, stop_rank: int = -1, odd_rank: int = -1) -> Run
     model = TINY if not config.model.dropout else _with_dropout(config)
     stage = build_stage(model, mesh, dtype=torch.float32, seed=config.job.seed)
     sinks = open_sinks(config.metrics, config.job.name, 0) if mesh.rank == 0 else None
+    corpus = open_corpus(config.data, TINY.vocab)
     trainer = Trainer(
         config,
         mesh,
         stage,
-        open_corpus(config.data, TINY.vocab),
+        corpus,
         planning,
         group,
         sinks=sinks,
-        evaluation=_evaluation(config, planning, group),
+        evaluation=_evaluation(config, corpus, planning, group),
     )
     evaluate = trainer._runner.evaluate
 
@@ -159,8 +160,8 @@ def _with_dropout(config: RunConfig) -> ModelConfig:
     return ModelConfig(**{key: getattr(config.model, key) for key in (*MODEL_KEYS, "dropout")})
 
 
-def _evaluation(config: RunConfig, planning: Planning, group: dist.ProcessGroup) -> Evaluation | None:
-    held_out = open_evaluation_corpus(config.data, TINY.vocab)
+def _evaluation(config: RunConfig, corpus: Corpus, planning: Planning, group: dist.ProcessGroup) -> Evaluation | None:
+    held_out = open_evaluation_corpus(config.data, TINY.vocab, corpus.tokenizer)
     if config.evaluation is None or held_out is None:
         return None
     return Evaluation(config.evaluation, held_out, config.data.sequences_per_batch, planning, group)

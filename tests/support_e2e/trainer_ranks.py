@@ -24,7 +24,7 @@ from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.pipeline.runner import StepResult, StepRunner
 from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_executor.planning import Planning
-from infinipipe_executor.profiler import MeasuredProfile, measure_profile
+from infinipipe_executor.profiler import measure_profile
 from infinipipe_executor.trainer import Trainer
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
@@ -238,7 +238,7 @@ def disagree(plans: Sequence[str], batches: Sequence[str], told_rank: int = -1) 
     return "agreed" if goes_on else "told to end"
 
 
-def measure(folder: Path, pp_size: int, sp_size: int, dp_size: int = 1) -> MeasuredProfile:
+def measure(folder: Path, pp_size: int, sp_size: int, dp_size: int = 1) -> Profile:
     """Measure a profile."""
     config = load_config(write_run(folder / str(dist.get_rank()), dp_size=dp_size, pp_size=pp_size, sp_size=sp_size))
     mesh = mesh_of(pp_size, sp_size, dp_size=dp_size)
@@ -256,7 +256,7 @@ def measure_and_time(
     mesh = mesh_of(1, 1)
     runner = StepRunner(build_stage(model, mesh, dtype=torch.float32, seed=3), mesh)
     cluster = ClusterConfig(pp_size=1, sp_size=1, device="cpu", device_memory_mib=4096.0)
-    profile = measure_profile(model, cluster, mesh, runner, context_tokens, dtype_bytes=4).profile
+    profile = measure_profile(model, cluster, mesh, runner, context_tokens, dtype_bytes=4)
     batch = make_batch(lengths_tokens, vocab=model.vocab)
     plan = make_plan([chunks], 1, batch)
     runs = []

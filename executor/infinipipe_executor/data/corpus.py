@@ -141,12 +141,13 @@ def open_corpus(config: DataConfig, vocab: int) -> Corpus:
     return _open(config, vocab, "corpus")
 
 
-def open_evaluation_corpus(config: DataConfig, vocab: int) -> Corpus | None:
+def open_evaluation_corpus(config: DataConfig, vocab: int, corpus_tokenizer: Path | None) -> Corpus | None:
     """Open the held-out corpus as ``open_corpus`` opens the other, with the same tokenizer.
 
     Args:
         config: Section ``[data]``.
         vocab: Entries of the model's vocabulary.
+        corpus_tokenizer: What made the tokens of the other one, if anything did; taken where none is given.
 
     Returns:
         None if ``[data] evaluation_corpus`` names none.
@@ -157,7 +158,7 @@ def open_evaluation_corpus(config: DataConfig, vocab: int) -> Corpus | None:
     """
     if config.evaluation_corpus is None:
         return None
-    tokenizer = config.tokenizer or load_tokens(config, vocab).tokenizer
+    tokenizer = config.tokenizer or corpus_tokenizer
     held_out = config.model_copy(update={"corpus": config.evaluation_corpus, "tokenizer": tokenizer})
     try:
         if tokenizer is None and _needs_tokenizer(held_out):

@@ -1,25 +1,32 @@
 """Where the model of a run comes from: sizes in the configuration, or a Hugging Face folder with weights.
 
-Everything that can be wrong with a folder is found here, before ranks wait for each other. Entry point: ``open_model``.
+Everything that can be wrong with a folder is found here, before ranks wait for each other. Entry points:
+``open_model``, and ``open_checked_model`` on a rank of a run.
 """
 
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from infinipipe_contract.errors import ModelConfigError
 from infinipipe_contract.hf_config import HfConfig, read_hf_config, read_json_object
 from infinipipe_executor.config import DataConfig, RunConfig
 from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE
 from infinipipe_executor.errors import ConfigError
-from infinipipe_executor.model.config import ModelConfig
+from infinipipe_executor.mesh import own_device
+from infinipipe_executor.model.config import ModelConfig, check_layout
 from infinipipe_executor.model.hf_weights import HfWeights, open_weights
 from infinipipe_executor.model.model_file import ModelDescription
-from infinipipe_executor.model.stage import parameter_shapes
+from infinipipe_executor.model.stage import check_device, parameter_shapes
 
 logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.json"
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""Types of the computation, by ``[model] dtype``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,22 @@ def open_model(run: RunConfig) -> ModelSource:
     logger.info("%s", _describe(folder, hf, weights, context_tokens))
     tokenizer = run.data.tokenizer or folder / TOKENIZER_FILE
     return ModelSource(ModelDescription(config, context_tokens, content, tokenizer), weights)
+
+
+def open_checked_model(run: RunConfig) -> ModelSource:
+    """Open the model of a run on one of its ranks, and make sure that layout and device do for it.
+
+    The rank's device is the current one from then on.
+
+    Raises:
+        ConfigError: As ``open_model``, or if the device does not take the model.
+        LayoutError: If the model cannot be divided among the ranks, or the device is not there.
+    """
+    source, cluster = open_model(run), run.cluster
+    check_layout(source.config, cluster.pp_size, cluster.sp_size)
+    check_device(source.config, cluster.device, DTYPES[run.model.dtype])
+    own_device(cluster.device)
+    return source
 
 
 def data_of_model(run: RunConfig) -> DataConfig:

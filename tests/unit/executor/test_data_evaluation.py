@@ -26,11 +26,12 @@ def test_held_out_data_are_read_with_the_tokenizer_that_was_trained_on_the_other
     held_out = write_jsonl(tmp_path / "held_out.jsonl", [{"text": "zzzz"}, {"text": ""}])
     config = data_config(tmp_path, corpus, evaluation_corpus=held_out)
 
-    evaluation = open_evaluation_corpus(config, vocab=257)
+    trained_on = open_corpus(config, vocab=257)
+    evaluation = open_evaluation_corpus(config, 257, trained_on.tokenizer)
 
     assert evaluation is not None
     assert token_lists(evaluation) == [[256, 256]]  # 256 is "zz", which only the training data taught
-    assert len(open_corpus(config, vocab=257)) == 1
+    assert len(trained_on) == 1
     assert str(evaluation.report).startswith(
         "evaluation corpus: JSON lines, text, no end token: 1 documents, 1 skipped (empty); "
     )
@@ -42,7 +43,7 @@ def test_held_out_data_may_be_of_another_format(tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer")
 
     evaluation = open_evaluation_corpus(
-        data_config(tmp_path, corpus, evaluation_corpus=held_out, tokenizer=tokenizer), VOCAB
+        data_config(tmp_path, corpus, evaluation_corpus=held_out, tokenizer=tokenizer), VOCAB, None
     )
 
     assert evaluation is not None
@@ -61,10 +62,10 @@ def test_held_out_texts_beside_a_corpus_of_tokens_need_its_tokenizer(tmp_path: P
         DataError,
         match=r"evaluation_corpus: .*held_out\.jsonl needs a tokenizer, and .* holds .*\(\[data\] tokenizer\)",
     ):
-        open_evaluation_corpus(config, VOCAB)
+        open_evaluation_corpus(config, VOCAB, open_corpus(config, VOCAB).tokenizer)
 
     tokenizer = write_tokenizer(tmp_path / "tokenizer")
-    evaluation = open_evaluation_corpus(config.model_copy(update={"tokenizer": tokenizer}), VOCAB)
+    evaluation = open_evaluation_corpus(config.model_copy(update={"tokenizer": tokenizer}), VOCAB, None)
     assert evaluation is not None
     assert texts(evaluation, tokenizer) == ["ab</s>"]
 
@@ -73,7 +74,7 @@ def test_held_out_tokens_beside_a_corpus_of_tokens_need_no_tokenizer(tmp_path: P
     corpus = write_megatron(tmp_path / "d", [[[1, 2]]])
     held_out = write_jsonl(tmp_path / "held_out.jsonl", [{"input_ids": [3, 4]}])
 
-    evaluation = open_evaluation_corpus(data_config(tmp_path, corpus, evaluation_corpus=held_out), VOCAB)
+    evaluation = open_evaluation_corpus(data_config(tmp_path, corpus, evaluation_corpus=held_out), VOCAB, None)
 
     assert evaluation is not None
     assert token_lists(evaluation) == [[3, 4]]
@@ -84,13 +85,13 @@ def test_held_out_data_without_a_target_are_refused_before_training(tmp_path: Pa
     held_out = write_jsonl(tmp_path / "held_out.jsonl", [{"input_ids": [3]}, {"input_ids": [4]}])
 
     with pytest.raises(DataError, match=r"none of the held-out tokens has a target: all 2 .* evaluation_corpus"):
-        open_evaluation_corpus(data_config(tmp_path, corpus, evaluation_corpus=held_out), VOCAB)
+        open_evaluation_corpus(data_config(tmp_path, corpus, evaluation_corpus=held_out), VOCAB, None)
 
 
 def test_a_part_of_the_held_out_data_without_a_target_is_refused_before_training(tmp_path: Path) -> None:
     rows = [{"input_ids": [1]}, {"input_ids": [2]}, {"input_ids": [3]}, {"input_ids": [4, 5]}]
     path = write_jsonl(tmp_path / "held_out.jsonl", rows)
-    held_out = open_evaluation_corpus(data_config(tmp_path, path, evaluation_corpus=path), VOCAB)
+    held_out = open_evaluation_corpus(data_config(tmp_path, path, evaluation_corpus=path), VOCAB, None)
     assert held_out is not None
 
     with pytest.raises(
@@ -101,7 +102,7 @@ def test_a_part_of_the_held_out_data_without_a_target_is_refused_before_training
 
 
 def test_without_held_out_data_there_is_no_corpus(tmp_path: Path) -> None:
-    assert open_evaluation_corpus(data_config(tmp_path, tmp_path / "nowhere"), VOCAB) is None
+    assert open_evaluation_corpus(data_config(tmp_path, tmp_path / "nowhere"), VOCAB, None) is None
 
 
 def test_what_is_wrong_with_held_out_data_is_said_of_them(tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_what_is_wrong_with_held_out_data_is_said_of_them(tmp_path: Path) -> Non
     config = data_config(tmp_path, corpus, evaluation_corpus=tmp_path / "nowhere")
 
     with pytest.raises(DataError, match=r"\[data\] evaluation_corpus: corpus .*nowhere does not exist"):
-        open_evaluation_corpus(config, VOCAB)
+        open_evaluation_corpus(config, VOCAB, open_corpus(config, VOCAB).tokenizer)
 
 
 def test_the_path_of_held_out_data_is_relative_to_the_configuration(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ def test_all_ranks_agree_on_a_profile_that_plans_can_be_made_with(
     with ProcessGroup(dp_size * pp_size * sp_size) as group:
         measured = group.run(measure, tmp_path, pp_size, sp_size, dp_size)
 
-    profile = measured[0].profile
-    assert all(other == measured[0] for other in measured)
+    profile = measured[0]
+    assert all(other == profile for other in measured)
     check_profile(profile)
     assert profile.cluster.device_memory_bytes == 2**20
     assert (profile.cluster.dp_size, profile.cluster.pp_size, profile.cluster.sp_size) == (dp_size, pp_size, sp_size)
