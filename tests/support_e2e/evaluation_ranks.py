@@ -70,7 +70,7 @@ def evaluate_plan(
         and torch.equal(generator, torch.get_rng_state())
         and all(module.training for module in stage.modules())
     )
-    held_bytes = float(runner._saved.peak_bytes)
+    held_bytes = float(runner._memory.saved.peak_bytes)
     training = run_step(config, pp_size, sp_size, plan, batch, dtype, dp_size)
     return Evaluated(loss_sum, count, training.message_count, is_untouched, held_bytes)
 

@@ -4,14 +4,13 @@ The runner decides nothing. Afterwards the gradients of the whole batch lie in t
 ranks and replicas and divided by the number of targets once. An evaluation walks the forward half of the same list.
 """
 
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
-from torch.distributed.tensor import DTensor
 
 from infinipipe_contract.plan import ActionKind, ChunkId, ExecutionPlan
 from infinipipe_contract.schedule import Instruction, InstructionKind, lower_stage
@@ -28,7 +27,7 @@ from infinipipe_executor.parallel.tied import sum_tied_gradients
 from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.pipeline.message_order import arrived_before, receives_to_post
-from infinipipe_executor.pipeline.saved_bytes import SavedBytes
+from infinipipe_executor.pipeline.peak_memory import PeakMemory
 from infinipipe_executor.pipeline.step_state import InFlight, StepState, begin_step
 from infinipipe_executor.pipeline.stopwatch import MeasuredSpan
 from infinipipe_kernels.attention import backend_for
@@ -43,8 +42,7 @@ class StepResult:
         loss: Sum of the cross-entropies of all targets of the batch, divided by their number; the same on every rank.
         z_loss: What the z-loss added to it in what was differentiated; the same on every rank.
         spans: Every pass of this stage with its measured time; none where this replica has no chunk.
-        peak_bytes: Largest memory of this device during the step: on CUDA what the allocator saw; on the CPU
-            parameters, gradients and the activations that autograd held.
+        peak_bytes: Largest memory of this device during the step (``PeakMemory``).
     """
 
     loss: float
@@ -53,10 +51,10 @@ class StepResult:
     peak_bytes: float
 
 
+_Methods = Mapping[InstructionKind, Callable[[StepState, Instruction], None]]
+
 # Messages of an evaluation that may be on their way to the next stage: one that it receives and one for its next pass.
 _KEPT_MESSAGES = 2
-
-_FORWARD_KINDS = (InstructionKind.RECEIVE_ACTIVATION, InstructionKind.FORWARD, InstructionKind.SEND_ACTIVATION)
 
 
 class StepRunner:
@@ -76,15 +74,20 @@ class StepRunner:
         self._shards_gradients = shards_gradients
         self._z_loss = z_loss
         self._attention = backend_for(mesh.device)
-        self._saved = SavedBytes()
+        self._memory = PeakMemory(stage, mesh.device)
         self._has_run = False
-        self._methods = {
-            InstructionKind.RECEIVE_ACTIVATION: self._receive_activation,
+        self._training: _Methods = {
+            InstructionKind.RECEIVE_ACTIVATION: self._receive,
             InstructionKind.FORWARD: self._forward,
             InstructionKind.SEND_ACTIVATION: self._send_activation,
-            InstructionKind.RECEIVE_GRADIENT: self._receive_gradient,
+            InstructionKind.RECEIVE_GRADIENT: self._receive,
             InstructionKind.BACKWARD: self._backward,
             InstructionKind.SEND_GRADIENT: self._send_gradient,
+        }
+        self._evaluation: _Methods = {
+            InstructionKind.RECEIVE_ACTIVATION: self._receive,
+            InstructionKind.FORWARD: self._evaluate,
+            InstructionKind.SEND_ACTIVATION: self._send_and_wait,
         }
 
     @property
@@ -108,16 +111,11 @@ class StepRunner:
         _check_targets(plan, batch)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.zero_grad()
-        self._begin_peak()
+        self._memory.begin()
         instructions = lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank)
         state.backwards_left = sum(instruction.kind is InstructionKind.BACKWARD for instruction in instructions)
         state.arrived_before = arrived_before(plan, self._mesh.pp_rank, self._mesh.dp_rank)
-        posts = receives_to_post(instructions)
-        for index, instruction in enumerate(instructions):
-            with peers_watched(self._mesh.rank, _describe(plan.step, instruction)):
-                if index in posts:
-                    state.posted[posts[index]] = self._post(state, posts[index])
-                self._methods[instruction.kind](state, instruction)
+        self._walk(state, instructions, self._training, f"step {plan.step}")
         with peers_watched(self._mesh.rank, f"step {plan.step}, the sum of the gradients over the replicas"):
             sum_over_replicas(self._stage, self._mesh)
         with peers_watched(self._mesh.rank, f"step {plan.step}, the end of the step"):
@@ -129,7 +127,7 @@ class StepRunner:
         assert all(cache.is_empty for cache in state.caches.values()), "every slice ran backward"
         held_whole_gradients = bool(instructions) and not self._shards_gradients
         whole_loss, z_loss = state.loss.tolist()
-        peak_bytes = self._end_peak(whole=held_whole_gradients)
+        peak_bytes = self._memory.end(whole_gradients=held_whole_gradients)
         return StepResult(whole_loss - z_loss, z_loss, state.stopwatch.read(), peak_bytes)
 
     @torch.no_grad()
@@ -155,20 +153,8 @@ class StepRunner:
         _check_chunk_sizes(plan, self._stage.config, self._mesh)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.eval()
-        instructions = [
-            one for one in lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank) if one.kind in _FORWARD_KINDS
-        ]
-        posts = receives_to_post(instructions)
-        for index, instruction in enumerate(instructions):
-            with peers_watched(self._mesh.rank, f"evaluation, {_name(instruction)}"):
-                if index in posts:
-                    state.posted[posts[index]] = self._post(state, posts[index])
-                if instruction.kind is InstructionKind.FORWARD:
-                    self._evaluate(state, instruction.chunk_id)
-                else:
-                    self._methods[instruction.kind](state, instruction)
-                if instruction.kind is InstructionKind.SEND_ACTIVATION:
-                    _end(self._mesh.channels.to_next).keep_last(_KEPT_MESSAGES)
+        instructions = lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank)
+        self._walk(state, [one for one in instructions if one.kind in self._evaluation], self._evaluation, "evaluation")
         self._stage.train()
         with peers_watched(self._mesh.rank, "the end of an evaluation"):
             self._mesh.channels.flush()
@@ -177,10 +163,17 @@ class StepRunner:
         assert all(cache.is_empty for cache in state.caches.values()), "every sequence ran to its end"
         return float(state.loss[0])
 
-    def _receive_activation(self, state: StepState, instruction: Instruction) -> None:
-        state.messages[instruction.chunk_id] = self._receive(state, instruction)
+    def _walk(self, state: StepState, instructions: Sequence[Instruction], methods: _Methods, what: str) -> None:
+        """Run instructions in order; the receive behind a pass is started before it."""
+        posts = receives_to_post(instructions)
+        for index, instruction in enumerate(instructions):
+            with peers_watched(self._mesh.rank, f"{what}, {_name(instruction)}"):
+                if index in posts:
+                    state.posted[posts[index]] = self._post(state, posts[index])
+                methods[instruction.kind](state, instruction)
 
-    def _evaluate(self, state: StepState, chunk_id: ChunkId) -> None:
+    def _evaluate(self, state: StepState, instruction: Instruction) -> None:
+        chunk_id = instruction.chunk_id
         chunk_pass = self._chunk_pass(state, chunk_id, loss_scale=1.0)
         output: Tensor = self._stage(self._input(state, chunk_id), chunk_pass)
         self._has_run = True
@@ -201,9 +194,7 @@ class StepRunner:
         x = self._input(state, chunk_id)
         if not self._mesh.is_first_stage:
             x.requires_grad_()
-        # The allocator of CUDA tells the peak itself.
-        meter = self._saved if self._mesh.device.type == "cpu" else nullcontext()
-        with state.stopwatch.span(ActionKind.FORWARD, chunk_id), meter:
+        with state.stopwatch.span(ActionKind.FORWARD, chunk_id), self._memory.around_forward():
             output: Tensor = self._stage(x, chunk_pass)
         self._has_run = True
         state.in_flight[chunk_id] = InFlight(x, get_gradient_edge(output))
@@ -246,8 +237,9 @@ class StepRunner:
     def _send_activation(self, state: StepState, instruction: Instruction) -> None:
         _end(self._mesh.channels.to_next).send(state.messages.pop(instruction.chunk_id))
 
-    def _receive_gradient(self, state: StepState, instruction: Instruction) -> None:
-        state.messages[instruction.chunk_id] = self._receive(state, instruction)
+    def _send_and_wait(self, state: StepState, instruction: Instruction) -> None:
+        self._send_activation(state, instruction)
+        _end(self._mesh.channels.to_next).keep_last(_KEPT_MESSAGES)
 
     def _backward(self, state: StepState, instruction: Instruction) -> None:
         chunk_id = instruction.chunk_id
@@ -269,7 +261,7 @@ class StepRunner:
         shape = (state.layouts[instruction.chunk_id].own_token_count, self._stage.config.hidden)
         return channel.post_receive(shape, self._stage.dtype, self._mesh.device)
 
-    def _receive(self, state: StepState, instruction: Instruction) -> Tensor:
+    def _receive(self, state: StepState, instruction: Instruction) -> None:
         """Wait for a message; meanwhile gather the parameters that the pass behind it starts with."""
         posted = state.posted.pop(instruction, None) or self._post(state, instruction)
         if self._has_run:  # the sharding sets itself up in the first forward pass
@@ -278,7 +270,7 @@ class StepRunner:
         if message.numel():
             _, back = self._ends(instruction)
             back.let_go(state.arrived_before.get(instruction, 0))  # nothing goes back in an evaluation
-        return message
+        state.messages[instruction.chunk_id] = message
 
     def _ends(self, receive: Instruction) -> tuple[Channel, Channel]:
         """The channel of a receive, and the one to the same neighbour."""
@@ -286,17 +278,6 @@ class StepRunner:
         if receive.kind is InstructionKind.RECEIVE_ACTIVATION:
             return _end(channels.from_previous), _end(channels.to_previous)
         return _end(channels.from_next), _end(channels.to_next)
-
-    def _begin_peak(self) -> None:
-        if self._mesh.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._mesh.device)
-        else:
-            self._saved.peak_bytes = self._saved.live_bytes
-
-    def _end_peak(self, *, whole: bool) -> float:
-        if self._mesh.device.type == "cuda":
-            return float(torch.cuda.max_memory_allocated(self._mesh.device))
-        return float(self._saved.peak_bytes + _parameter_bytes(self._stage, whole_gradients=whole))
 
 
 def _check_layout(plan: ExecutionPlan, mesh: Mesh) -> None:
@@ -334,10 +315,6 @@ def _check_targets(plan: ExecutionPlan, batch: Batch) -> None:
         )
 
 
-def _describe(step: int, instruction: Instruction) -> str:
-    return f"step {step}, {_name(instruction)}"
-
-
 def _name(instruction: Instruction) -> str:
     name = instruction.kind.name.lower().replace("_", " ")
     pipeline_index, chunk_index = instruction.chunk_id
@@ -347,13 +324,3 @@ def _name(instruction: Instruction) -> str:
 def _end(channel: Channel | None) -> Channel:
     assert channel is not None, "the first and the last stage have no instruction beyond the pipeline"
     return channel
-
-
-def _parameter_bytes(stage: Stage, *, whole_gradients: bool) -> int:
-    """Bytes of this rank's parameters, and of its gradients as they were: those of the whole stage or of its shard."""
-    total_bytes = 0
-    for parameter in stage.parameters():
-        shard_bytes = (parameter.to_local() if isinstance(parameter, DTensor) else parameter).nbytes
-        gradient_bytes = parameter.nbytes if whole_gradients else shard_bytes
-        total_bytes += shard_bytes + (0 if parameter.grad is None else gradient_bytes)
-    return total_bytes

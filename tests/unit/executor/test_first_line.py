@@ -12,7 +12,7 @@ from infinipipe_executor.parallel.peers import peers_watched
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (RuntimeError("\n the disk is full \nTraceback of 40 lines\n"), "the disk is full"),
+        (RuntimeError("\n the disk is full\nTraceback of 40 lines\n"), "the disk is full"),
         (MemoryError(), "MemoryError"),
         (AssertionError(" \n"), "AssertionError"),
     ],
