@@ -10,6 +10,12 @@
       CheckpointError   no checkpoint can be used, or the last one could not be saved
       DivergedError     the loss or the gradients are no longer finite
       PeerLostError     another rank of the job is gone or silent
+      PlannerUnavailableError   nobody answers at the planner's address, or not in time
+      PlannerRefusedError       the planner answered no; its sentence is the message
+        TokenRefusedError       to the token, or to having none
+        JobRefusedError         to the job
+        BatchRefusedError       to the lengths of a batch
+        PlanFailedError         it could not plan the batch
 """
 
 EXIT_FAILURE = 1
@@ -47,6 +53,30 @@ class DivergedError(ExecutorError):
 
 class PeerLostError(ExecutorError):
     """Another rank of the job is gone or silent; the message names this rank, the step and the instruction."""
+
+
+class PlannerUnavailableError(ExecutorError):
+    """No planner answers at the address in time; the message names address and seconds."""
+
+
+class PlannerRefusedError(ExecutorError):
+    """The planner refused a request; the message is its sentence."""
+
+
+class TokenRefusedError(PlannerRefusedError):
+    """The planner does not know the token, or wants one; the message names the setting."""
+
+
+class JobRefusedError(PlannerRefusedError):
+    """The planner refused the job: its name, profile, options or context."""
+
+
+class BatchRefusedError(PlannerRefusedError):
+    """The planner refused a batch: its lengths, or its place in the job."""
+
+
+class PlanFailedError(PlannerRefusedError):
+    """The planner has no plan for the step and will not have one."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,94 +1,26 @@
 """The executor's side of the planning service: hand in lengths, take plans, report what was measured.
 
-A planner that is away, or whose queue is full, is asked again with growing pauses until the time of the call is up. TLS
-that fails before the planner ever answered is a mistake of the set-up and ends the call at once; later, certificates
-may just be replaced, and it is waited for, too.
-
-Synchronous; once ``create_job`` is over, threads of the process may call side by side. The channel is opened by the
-first call and belongs to the process that opened it, so a data-loading worker that is forked later never touches it.
-
-    ExecutorError
-      PlannerUnavailableError       nobody answers at the address, or not in time
-      PlannerRefusedError           the planner answered no; its sentence is the message
-        TokenRefusedError           to the token, or to having none
-        JobRefusedError             to the job
-        BatchRefusedError           to the lengths of a batch
-        PlanFailedError             it could not plan the batch
+Here is what is asked; how a call reaches a planner that may be away is in ``planner_calls``. Synchronous; once
+``create_job`` is over, threads of the process may call side by side.
 """
 
-import logging
-import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
-
-import grpc
+from typing import Self
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
-from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_contract.access import ClientAccess
 from infinipipe_contract.codec import ACTION_KIND_TO_PROTO, plan_from_proto, profile_to_proto
 from infinipipe_contract.plan import ActionKind, ExecutionPlan
 from infinipipe_contract.profile import Profile
 from infinipipe_contract.validate import check_identity
-from infinipipe_executor.call_waiting import Waiting, wait_for_result
-from infinipipe_executor.errors import ConfigError, ExecutorError
-from infinipipe_executor.planner_access import NO_ACCESS, explain_handshake, open_channel
-
-logger = logging.getLogger(__name__)
+from infinipipe_executor.errors import BatchRefusedError, JobRefusedError, PlanFailedError, PlannerRefusedError
+from infinipipe_executor.planner_access import NO_ACCESS
+from infinipipe_executor.planner_calls import PlannerCalls
 
 DEFAULT_CALL_TIMEOUT_S = 30.0
 """Seconds for calls that the planner answers at once; long enough for one that is just starting."""
-
-FIRST_PAUSE_S = 0.1
-MAX_PAUSE_S = 2.0
-"""Pauses between attempts to reach the planner double from the first to the largest."""
-
-RETRY_PAUSE_KEY = "grpc-retry-pushback-ms"
-"""Trailing metadata of a refusal that another attempt can cure: milliseconds to wait first (gRPC's A6)."""
-
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 16 * 2**20),
-    ("grpc.max_send_message_length", 16 * 2**20),
-    # A planner whose machine is gone says nothing; only pings find out during a long wait.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    # An answer to a ping that stays out counts after this; gRPC's own default, a minute, wins over the line above.
-    ("grpc.http2.ping_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's own pause grows to two minutes, so that a planner that is back would not be noticed.
-    ("grpc.min_reconnect_backoff_ms", int(FIRST_PAUSE_S * 1000)),
-    ("grpc.initial_reconnect_backoff_ms", int(FIRST_PAUSE_S * 1000)),
-    ("grpc.max_reconnect_backoff_ms", int(MAX_PAUSE_S * 1000)),
-    # The planner is a neighbour: a proxy for the way out of the cluster would not know it.
-    ("grpc.enable_http_proxy", 0),
-)
-
-
-class PlannerUnavailableError(ExecutorError):
-    """No planner answers at the address in time; the message names address and seconds."""
-
-
-class PlannerRefusedError(ExecutorError):
-    """The planner refused a request; the message is its sentence."""
-
-
-class TokenRefusedError(PlannerRefusedError):
-    """The planner does not know the token, or wants one; the message names the setting."""
-
-
-class JobRefusedError(PlannerRefusedError):
-    """The planner refused the job: its name, profile, options or context."""
-
-
-class BatchRefusedError(PlannerRefusedError):
-    """The planner refused a batch: its lengths, or its place in the job."""
-
-
-class PlanFailedError(PlannerRefusedError):
-    """The planner has no plan for the step and will not have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +80,11 @@ class PlanClient:
     def __init__(
         self, address: str, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S, access: ClientAccess = NO_ACCESS
     ) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigError(f"planner address {address!r} is not HOST:PORT, for example 127.0.0.1:50051")
         self.address = address
         self._call_timeout_s = call_timeout_s
-        self._access = access
-        self._was_answered = False
-        self._channels: dict[int, grpc.Channel] = {}
+        self._calls = PlannerCalls(address, access)
         self._job = ""
         self._generation = 0
-        self._has_warned_of_name = False
 
     def create_job(
         self,
@@ -188,7 +114,7 @@ class PlanClient:
         options = pb.PlanOptions(policy=policy, max_slice_count=max_slice_count)
         spec = pb.JobSpec(profile=profile_to_proto(profile), options=options, context_tokens=context_tokens)
         request = pb.CreateJobRequest(job=name, spec=spec)
-        response: pb.CreateJobResponse = self._call("CreateJob", request, self._call_timeout_s, JobRefusedError)
+        response: pb.CreateJobResponse = self._calls.call("CreateJob", request, self._call_timeout_s, JobRefusedError)
         self.join_job(name, response.job.generation)
         return response.job.generation
 
@@ -229,7 +155,9 @@ class PlanClient:
             target_token_count=target_token_count,
         )
         timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
-        response: pb.SubmitBatchResponse = self._call("SubmitBatch", request, timeout_s, BatchRefusedError, on_wait)
+        response: pb.SubmitBatchResponse = self._calls.call(
+            "SubmitBatch", request, timeout_s, BatchRefusedError, on_wait
+        )
         return response.queue_position
 
     def fetch_plan(
@@ -251,7 +179,7 @@ class PlanClient:
             InvalidPlanError: If the answer is not a plan, or one of another job, generation or step.
         """
         request = pb.GetPlanRequest(job=self._job, generation=self._generation, step=step)
-        response: pb.GetPlanResponse = self._call("GetPlan", request, timeout_s, PlanFailedError, on_wait)
+        response: pb.GetPlanResponse = self._calls.call("GetPlan", request, timeout_s, PlanFailedError, on_wait)
         plan = plan_from_proto(response.plan)
         check_identity(plan, self._job, self._generation, step)
         return plan
@@ -289,7 +217,7 @@ class PlanClient:
             options=pb.PlanOptions(policy=policy, max_slice_count=max_slice_count),
             lengths_tokens=lengths_tokens,
         )
-        response: pb.SolvePlanResponse = self._call("SolvePlan", request, timeout_s, PlanFailedError, on_wait)
+        response: pb.SolvePlanResponse = self._calls.call("SolvePlan", request, timeout_s, PlanFailedError, on_wait)
         plan = plan_from_proto(response.plan)
         check_identity(plan, "", 0, 0)
         return plan
@@ -328,13 +256,11 @@ class PlanClient:
             ],
         )
         request = pb.ReportStepRequest(job=self._job, generation=self._generation, step=step, report=message)
-        self._call("ReportStep", request, self._call_timeout_s, PlannerRefusedError, on_wait)
+        self._calls.call("ReportStep", request, self._call_timeout_s, PlannerRefusedError, on_wait)
 
     def close(self) -> None:
-        """Close this process's channel; the next call opens another one."""
-        channel = self._channels.pop(os.getpid(), None)
-        if channel is not None:
-            channel.close()
+        """Close the connection of this process; the next call opens another one."""
+        self._calls.close()
 
     def __enter__(self) -> Self:
         return self
@@ -343,81 +269,3 @@ class PlanClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _channel(self) -> grpc.Channel:
-        """Return this process's channel; a parent's one stays referenced, for even closing it would use its threads."""
-        pid = os.getpid()
-        if pid not in self._channels:
-            self._channels[pid] = open_channel(self.address, self._access, CHANNEL_OPTIONS)
-        return self._channels[pid]
-
-    def _call(
-        self,
-        method: str,
-        request: object,
-        timeout_s: float,
-        refusal: type[PlannerRefusedError],
-        on_wait: Callable[[float], None] | None = None,
-    ) -> Any:  # noqa: ANN401  # each caller names its response
-        """Call until an answer comes or the time is up; a planner that is away or busy is worth another attempt."""
-        waiting = Waiting(timeout_s, on_wait)
-        pause_s = FIRST_PAUSE_S
-        trouble = ""
-        while True:
-            stub = planner_service_pb2_grpc.PlannerServiceStub(self._channel())  # type: ignore[no-untyped-call]  # generated
-            left_s = waiting.left_s
-            try:
-                call = getattr(stub, method).future(request, timeout=left_s, metadata=self._access.metadata)
-                response = wait_for_result(call, waiting)
-                self._was_answered = True
-                return response
-            except grpc.RpcError as error:
-                code, sentence = error.code(), error.details() or ""
-                asked_pause_s = _asked_pause_s(error)
-            if code is grpc.StatusCode.UNAUTHENTICATED:
-                raise TokenRefusedError(self._access.explain_refusal(self.address))
-            if code is grpc.StatusCode.UNAVAILABLE:
-                self._warn_of_unknown_name(sentence, timeout_s)
-                reason = explain_handshake(self.address, self._access, waiting.left_s)
-                if reason and not self._was_answered:
-                    raise PlannerUnavailableError(reason)
-                trouble = reason or (
-                    f"no planner at {self.address} after {timeout_s:g} s: "
-                    f"is `infinipipe serve` running there? ({sentence})"
-                )
-            elif asked_pause_s is not None:
-                trouble = f"the planner at {self.address} is too busy for {method} after {timeout_s:g} s: {sentence}"
-            elif code is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise refusal(sentence or f"the planner at {self.address} answered {method} with {code.name}")
-            elif not trouble or left_s > MAX_PAUSE_S:
-                raise PlannerUnavailableError(
-                    f"the planner at {self.address} did not answer {method} within {timeout_s:g} s"
-                )
-            if waiting.left_s <= 0:
-                raise PlannerUnavailableError(trouble)
-            waiting.sleep(max(pause_s, asked_pause_s or 0.0))
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
-
-    def _warn_of_unknown_name(self, sentence: str, timeout_s: float) -> None:
-        """Say at once, and once, that the name of the host leads nowhere: most often it is misspelt."""
-        if self._has_warned_of_name or "resol" not in sentence.lower():
-            return
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            self._has_warned_of_name = True
-            logger.warning(
-                "the name of the planner's host, %s, is not known here (%s); trying on for up to %g s (--planner)",
-                host,
-                error.strerror,
-                timeout_s,
-            )
-
-
-def _asked_pause_s(error: Any) -> float | None:  # noqa: ANN401  # grpc's errors are calls, which its types do not say
-    """Return the seconds that the planner asks to wait before another attempt; None when it asks for none."""
-    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return None
-    pauses_ms = [int(value) for key, value in error.trailing_metadata() or () if key == RETRY_PAUSE_KEY]
-    return pauses_ms[0] / 1000 if pauses_ms else None

@@ -21,10 +21,10 @@ from infinipipe_contract.simulate import Timeline, simulate
 from infinipipe_contract.validate import validate
 from infinipipe_executor.config import PlannerConfig, RunConfig
 from infinipipe_executor.data.batch import Batch
-from infinipipe_executor.errors import PeerLostError, PlanError
+from infinipipe_executor.errors import PeerLostError, PlanError, PlannerRefusedError, PlannerUnavailableError
 from infinipipe_executor.log_prefix import note
 from infinipipe_executor.parallel.peers import peers_watched
-from infinipipe_executor.plan_client import PlanClient, PlannerRefusedError, PlannerUnavailableError, RankReport
+from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_executor.stop import StopRequestedError, StopSignal
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.validate import validate
-from infinipipe_executor.plan_client import PlanClient, PlannerUnavailableError, RankReport
+from infinipipe_executor.errors import PlannerUnavailableError
+from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
 from support_e2e.runs import torchrun, write_run

@@ -12,7 +12,7 @@ from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_contract.codec import plan_to_proto
 from infinipipe_contract.profile import Profile
-from infinipipe_executor.plan_client import RETRY_PAUSE_KEY
+from infinipipe_executor.planner_calls import RETRY_PAUSE_KEY
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
 

@@ -12,9 +12,10 @@ def check_address(address: str) -> None:
     Raises:
         ConfigError: If it is not of that form.
     """
-    host, colon, port = address.rpartition(":")
+    host, _, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not host.strip("[]") or any(map(str.isspace, host)) or (":" in host and not is_bracketed):
+    is_host = host.strip("[]") and not any(map(str.isspace, host)) and (":" not in host or is_bracketed)
+    if not is_host or not port.isdecimal():
         raise ConfigError(f"planner address {address!r} is not HOST:PORT, for example 127.0.0.1:50051 (--planner)")
-    if not (port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= 65_535):
+    if not (port.isascii() and 1 <= int(port[:6]) <= 65_535):
         raise ConfigError(f"planner address {address!r}: the port must be a number from 1 to 65535 (--planner)")

@@ -160,6 +160,7 @@ def test_addresses_of_a_planner(address: str) -> None:
         ("::1:5", "is not HOST:PORT"),
         (":5", "is not HOST:PORT"),
         ("host", "is not HOST:PORT"),
+        ("host:port", "is not HOST:PORT"),
     ],
 )
 def test_what_cannot_be_the_address_of_a_planner_is_refused(address: str, reason: str) -> None:

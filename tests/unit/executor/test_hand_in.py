@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from infinipipe_executor import call_waiting
-from infinipipe_executor.plan_client import PlanClient, PlannerUnavailableError
+from infinipipe_executor.errors import PlannerUnavailableError
+from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planning import Planning
 from infinipipe_executor.stop import StopRequestedError, StopSignal
 from support_e2e.busy_planner import busy_planner

@@ -7,9 +7,10 @@ import time
 import pytest
 import torch
 
-from infinipipe_executor import call_waiting, plan_client
+from infinipipe_executor import call_waiting, planner_calls
 from infinipipe_executor.data.batch import Batch, make_sequence
-from infinipipe_executor.plan_client import PlanClient, PlannerUnavailableError
+from infinipipe_executor.errors import PlannerUnavailableError
+from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planning import Planning
 from infinipipe_planner.config import ServerConfig
 from support_service import CONTEXT_TOKENS, PROFILE, background_service
@@ -24,8 +25,8 @@ PING_S = 2.0
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     ping_ms = int(PING_S * 1000)
     pings = {"grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"}
-    options = tuple((name, ping_ms if name in pings else value) for name, value in plan_client.CHANNEL_OPTIONS)
-    monkeypatch.setattr(plan_client, "CHANNEL_OPTIONS", options)
+    options = tuple((name, ping_ms if name in pings else value) for name, value in planner_calls.CHANNEL_OPTIONS)
+    monkeypatch.setattr(planner_calls, "CHANNEL_OPTIONS", options)
     monkeypatch.setattr(call_waiting, "PROGRESS_INTERVAL_S", 2.0)
 
 

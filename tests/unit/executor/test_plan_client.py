@@ -13,18 +13,17 @@ from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_contract.errors import InvalidPlanError
 from infinipipe_contract.plan import ActionKind
 from infinipipe_contract.validate import validate
-from infinipipe_executor import call_waiting, plan_client
-from infinipipe_executor.errors import ConfigError, ExecutorError
-from infinipipe_executor.plan_client import (
-    ActionMeasurement,
+from infinipipe_executor import call_waiting, planner_calls
+from infinipipe_executor.errors import (
     BatchRefusedError,
+    ConfigError,
+    ExecutorError,
     JobRefusedError,
-    PlanClient,
     PlanFailedError,
     PlannerRefusedError,
     PlannerUnavailableError,
-    RankReport,
 )
+from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, RankReport
 from infinipipe_planner import status
 from infinipipe_planner.config import MAX_MESSAGE_BYTES, MIN_CLIENT_PING_INTERVAL_S, ServerConfig
 from infinipipe_planner.errors import InfeasibleBatchError
@@ -233,14 +232,14 @@ def test_an_address_that_is_not_host_and_port_is_refused_at_once(address: str) -
 
 
 def test_both_sides_allow_messages_of_the_same_size() -> None:
-    options = dict(plan_client.CHANNEL_OPTIONS)
+    options = dict(planner_calls.CHANNEL_OPTIONS)
 
     assert options["grpc.max_receive_message_length"] == MAX_MESSAGE_BYTES
     assert options["grpc.max_send_message_length"] == MAX_MESSAGE_BYTES
 
 
 def test_the_client_pings_less_often_than_the_planner_allows() -> None:
-    assert dict(plan_client.CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] > MIN_CLIENT_PING_INTERVAL_S * 1000
+    assert dict(planner_calls.CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] > MIN_CLIENT_PING_INTERVAL_S * 1000
 
 
 def test_a_full_queue_is_waited_for_as_long_as_the_planner_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,4 +278,4 @@ def test_a_queue_that_stays_full_is_an_error_with_the_planners_sentence() -> Non
 
 
 def test_both_sides_name_the_pause_alike() -> None:
-    assert plan_client.RETRY_PAUSE_KEY == status.RETRY_PAUSE_KEY
+    assert planner_calls.RETRY_PAUSE_KEY == status.RETRY_PAUSE_KEY

@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 from infinipipe_contract.plan import ActionKind
 from infinipipe_contract.text import format_bytes
-from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, PlanFailedError, RankReport
+from infinipipe_executor.errors import PlanFailedError
+from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.cli.output import planner_extra
 from infinipipe_planner.errors import SolverLostError

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from infinipipe_contract.codec import plan_from_json, plan_to_json, profile_to_json
 from infinipipe_contract.plan import ActionKind
-from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, PlanFailedError, RankReport
+from infinipipe_executor.errors import PlanFailedError
+from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.errors import SolverLostError
 from support_analytic import KNOWN_MODELS

@@ -21,8 +21,8 @@ import typer
 from typer.testing import CliRunner
 
 from infinipipe_executor.config.planner import PlannerConfig
-from infinipipe_executor.errors import ConfigError
-from infinipipe_executor.plan_client import PlanClient, PlannerUnavailableError, TokenRefusedError
+from infinipipe_executor.errors import ConfigError, PlannerUnavailableError, TokenRefusedError
+from infinipipe_executor.plan_client import PlanClient
 from infinipipe_executor.planner_access import load_access
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.config import ServerConfig

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from infinipipe_executor.plan_client import PlanClient, PlanFailedError, RankReport
+from infinipipe_executor.errors import PlanFailedError
+from infinipipe_executor.plan_client import PlanClient, RankReport
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.errors import SolverLostError
 from support_service import CONTEXT_TOKENS, PROFILE, BackgroundService, background_service
