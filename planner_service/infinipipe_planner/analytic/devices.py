@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from infinipipe_contract.device_peak import PEAK_FLOPS
+
 
 class Generation(enum.Enum):
     """Family of devices that run the same attention kernels equally well."""
@@ -38,15 +40,15 @@ class Device:
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
     {
-        "a100": Device(Generation.AMPERE, 312e12, 80e9, 2.039e12, 300e9, 200e9),
-        "a100-40": Device(Generation.AMPERE, 312e12, 40e9, 1.555e12, 300e9, 200e9),
-        "a800": Device(Generation.AMPERE, 312e12, 80e9, 2.039e12, 200e9, 50e9),
-        "h100": Device(Generation.HOPPER, 989e12, 80e9, 3.35e12, 450e9, 400e9),
-        "h800": Device(Generation.HOPPER, 989e12, 80e9, 3.35e12, 200e9, 400e9),
-        "h200": Device(Generation.HOPPER, 989e12, 141e9, 4.8e12, 450e9, 400e9),
-        "h20": Device(Generation.HOPPER, 148e12, 96e9, 4.0e12, 450e9, 400e9),
-        "b200": Device(Generation.BLACKWELL, 2250e12, 180e9, 8.0e12, 900e9, 400e9),
-        "l40s": Device(Generation.ADA, 362e12, 48e9, 0.864e12, 32e9, 50e9),
+        "a100": Device(Generation.AMPERE, PEAK_FLOPS["A100"], 80e9, 2.039e12, 300e9, 200e9),
+        "a100-40": Device(Generation.AMPERE, PEAK_FLOPS["A100"], 40e9, 1.555e12, 300e9, 200e9),
+        "a800": Device(Generation.AMPERE, PEAK_FLOPS["A800"], 80e9, 2.039e12, 200e9, 50e9),
+        "h100": Device(Generation.HOPPER, PEAK_FLOPS["H100"], 80e9, 3.35e12, 450e9, 400e9),
+        "h800": Device(Generation.HOPPER, PEAK_FLOPS["H800"], 80e9, 3.35e12, 200e9, 400e9),
+        "h200": Device(Generation.HOPPER, PEAK_FLOPS["H200"], 141e9, 4.8e12, 450e9, 400e9),
+        "h20": Device(Generation.HOPPER, PEAK_FLOPS["H20"], 96e9, 4.0e12, 450e9, 400e9),
+        "b200": Device(Generation.BLACKWELL, PEAK_FLOPS["B200"], 180e9, 8.0e12, 900e9, 400e9),
+        "l40s": Device(Generation.ADA, PEAK_FLOPS["L40S"], 48e9, 0.864e12, 32e9, 50e9),
     }
 )
 """Rates by the makers' datasheets (SXM modules; NVLink's figures halved, since they add both directions up).
