@@ -30,7 +30,7 @@ PARTIAL = ".partial"
 # Raised when what a checkpoint holds, or how it is named, changes.
 FORMAT = 1
 
-_NAME = re.compile(r"step-(\d+)")
+_NAME = re.compile(r"step-\d+")
 
 
 class TornCheckpointError(Exception):
@@ -67,14 +67,18 @@ def partial_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step}{PARTIAL}"
 
 
+def step_of(path: Path) -> int:
+    """Return the steps that a checkpoint is named after."""
+    return int(path.name.removeprefix("step-"))
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """List the finished checkpoints of a folder, the newest first, whole or not; none if there is no folder."""
     found = {}
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
-            match = _NAME.fullmatch(path.name)
-            if match and path.is_dir():
-                found[int(match[1])] = path
+            if _NAME.fullmatch(path.name) and path.is_dir():
+                found[step_of(path)] = path
     return [path for _, path in sorted(found.items(), reverse=True)]
 
 
@@ -163,7 +167,7 @@ def prune(folder: Path, newest_step: int, keep: int) -> None:
 
     A folder is renamed before it is emptied, so that one that is half gone never looks like a checkpoint.
     """
-    older = [path for path in list_checkpoints(folder) if int(path.name.removeprefix("step-")) < newest_step]
+    older = [path for path in list_checkpoints(folder) if step_of(path) < newest_step]
     for path in older[keep - 1 :]:
         doomed = path.with_name(path.name + PARTIAL)
         path.rename(doomed)

@@ -17,6 +17,7 @@ from infinipipe_executor.checkpoint_files import (
     list_checkpoints,
     list_partial,
     read_record,
+    step_of,
 )
 from infinipipe_executor.errors import CheckpointError, ConfigError
 from infinipipe_executor.parallel.peers import peers_watched
@@ -111,7 +112,7 @@ def _check(path: Path, group: dist.ProcessGroup) -> tuple[str, RunFacts | None]:
     problem, facts = "", None
     try:
         facts, files = read_record(path)
-        if facts.step != int(path.name.removeprefix("step-")):
+        if facts.step != step_of(path):
             raise TornCheckpointError(f"its record is of {facts.step} steps")
         check_files(path, files, sorted(files)[rank::world_size])
     except TornCheckpointError as error:

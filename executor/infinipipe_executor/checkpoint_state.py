@@ -16,13 +16,16 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from infinipipe_executor.errors import CheckpointError, first_line
 from infinipipe_executor.optimizer import create_state
 
+KEY_PREFIX = "model."
+"""Before the name of a parameter."""
+
 
 def rank_state(stage: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
     """Name the tensors of this rank; they are those of the training, not copies."""
     create_state(optimizer)
     state = {}
     for name, parameter in stage.named_parameters():
-        state[f"model.{name}"] = parameter.detach()
+        state[KEY_PREFIX + name] = parameter.detach()
         for entry, value in optimizer.state[parameter].items():
             state[f"optimizer.{name}.{entry}"] = value
     return state

@@ -85,10 +85,14 @@ class MeasuredStep:
     device_peak_flops: float | None
     median_error_ratio: float
 
+    def per_s(self, count: float) -> float:
+        """Return so many of anything in the step as a rate; 0 for a step that took no time."""
+        return count / self.step_s if self.step_s > 0 else 0.0
+
     @property
     def tflops_per_device(self) -> float:
         """Useful operations that a device did per second of the whole step, in 10^12."""
-        return self.device_flops / self.step_s / 1e12 if self.step_s > 0 else 0.0
+        return self.per_s(self.device_flops) / 1e12
 
     @property
     def mfu(self) -> float | None:
@@ -153,9 +157,8 @@ def step_line(step: int, steps: int, plan: ExecutionPlan, measured: MeasuredStep
 
 
 def _speed(token_count: int, measured: MeasuredStep) -> str:
-    tokens_per_s = token_count / measured.step_s if measured.step_s > 0 else 0.0
     mfu = "" if measured.mfu is None else f"  MFU {measured.mfu:.1%}"
-    return f"{tokens_per_s:.0f} tokens/s  {measured.tflops_per_device:.3g} TFLOP/s a device{mfu}"
+    return f"{measured.per_s(token_count):.0f} tokens/s  {measured.tflops_per_device:.3g} TFLOP/s a device{mfu}"
 
 
 def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float]:
@@ -171,7 +174,7 @@ def step_scalars(plan: ExecutionPlan, measured: MeasuredStep) -> dict[str, float
         "learning_rate": measured.learning_rate,
         "tokens": shape.token_count,
         "target_tokens": plan.target_token_count,
-        "tokens_per_s": shape.token_count / measured.step_s if measured.step_s > 0 else 0.0,
+        "tokens_per_s": measured.per_s(shape.token_count),
         **speed,
         "step_s": measured.step_s,
         "measured_s": measured.makespan_s,

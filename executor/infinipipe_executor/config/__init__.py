@@ -6,9 +6,7 @@ from infinipipe_executor.config.cluster import ClusterConfig
 from infinipipe_executor.config.data import DataConfig
 from infinipipe_executor.config.evaluation import EvaluationConfig
 from infinipipe_executor.config.file import load_config
-from infinipipe_executor.config.job import JobConfig
 from infinipipe_executor.config.metrics import MetricsConfig
-from infinipipe_executor.config.model import ModelSection
 from infinipipe_executor.config.optimizer import OptimizerConfig
 from infinipipe_executor.config.planner import PlannerConfig
 from infinipipe_executor.config.run_config import RunConfig
@@ -19,9 +17,7 @@ __all__ = [
     "ClusterConfig",
     "DataConfig",
     "EvaluationConfig",
-    "JobConfig",
     "MetricsConfig",
-    "ModelSection",
     "OptimizerConfig",
     "PlannerConfig",
     "RunConfig",

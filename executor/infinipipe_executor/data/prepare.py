@@ -21,7 +21,7 @@ from infinipipe_executor.data.documents import (
     read_documents,
 )
 from infinipipe_executor.data.encoder import Encoder, end_token_id
-from infinipipe_executor.data.row_formats import choose_format, make_format
+from infinipipe_executor.data.row_formats import MessageRows, TextRows, TokenRows, choose_format, make_format
 from infinipipe_executor.data.token_files import TokenWriter
 from infinipipe_executor.data.tokenizer import read_tokenizer, train_tokenizer
 from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE, TokenizerFiles, read_tokenizer_files
@@ -62,7 +62,7 @@ def write_tokens(folder: Path, source: Source, config: DataConfig, vocab: int, c
     skipped = SkippedDocuments()
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
     try:
-        writer = TokenWriter(partial, may_mask=reading.row_format.name != "text")
+        writer = TokenWriter(partial, may_mask=reading.row_format.name != TextRows.name)
         with writer.open():
             _write_all(_tokens(read_documents(source, reading.row_format, skipped), reading.encoder), writer, skipped)
         writer.write_index(reading.description, source.files, skipped.count_by_reason)
@@ -77,12 +77,12 @@ def write_tokens(folder: Path, source: Source, config: DataConfig, vocab: int, c
 
 def _open_reading(source: Source, config: DataConfig, vocab: int) -> _Reading:
     name = choose_format(source, config.format)
-    if name == "input_ids":
+    if name == TokenRows.name:
         return _Reading(make_format(name, None), f"{source.kind}, {name}")
     files = TokenizerFiles({}, None) if config.tokenizer is None else read_tokenizer_files(config.tokenizer)
     row_format = make_format(name, files.template)
     tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer is not None else _train(source, row_format, vocab)
-    is_chat = name == "messages"
+    is_chat = name == MessageRows.name
     end_token = files.special_tokens.get("eos_token") if config.end_token is None else config.end_token
     encoder = Encoder(tokenizer, end_token_id(tokenizer, end_token), is_chat=is_chat)
     marks = "marked by the chat template" if is_chat else _describe_marks(tokenizer, end_token)

@@ -141,15 +141,15 @@ def make_format(name: str, template: ChatTemplate | None) -> RowFormat:
     Raises:
         DataError: If conversations have no template to render them with.
     """
-    if name == "messages":
+    if name == MessageRows.name:
         if template is None:
             raise DataError(
                 "conversations need a chat template: a tokenizer.json with a chat_template.jinja, or a "
                 "tokenizer_config.json that holds one, beside it ([data] tokenizer)"
             )
         return MessageRows(template)
-    formats: dict[str, RowFormat] = {"text": TextRows(), "prompt": PromptRows(), "input_ids": TokenRows()}
-    return formats[name]
+    formats: tuple[RowFormat, ...] = (TextRows(), PromptRows(), TokenRows())
+    return next(rows for rows in formats if rows.name == name)
 
 
 def _column(record: Record, name: str) -> object:

@@ -22,17 +22,15 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from infinipipe_executor.checkpoint_state import KEY_PREFIX
 from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE
 from infinipipe_executor.errors import ConfigError, first_line
 from infinipipe_executor.model.config import ModelConfig
-from infinipipe_executor.model.hf_names import to_hf
+from infinipipe_executor.model.hf_names import shorten, to_hf
 from infinipipe_executor.model.hf_weights import INDEX_FILE, SINGLE_FILE
 from infinipipe_executor.model.model_file import ModelDescription, read_model_file
 from infinipipe_executor.model.source import CONFIG_FILE
 from infinipipe_executor.model.stage import parameter_shapes
-
-KEY_PREFIX = "model."
-"""Before the name of a parameter in a checkpoint."""
 
 FILE_BYTES = 4 * 2**30
 """Most bytes of one file of the result, unless a single tensor is larger."""
@@ -48,7 +46,6 @@ _COMPANIONS = (
     "tokenizer_config.json",
     "vocab.json",
 )
-_SHOWN_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +156,7 @@ def _check_complete(
     ]
     wrong += [f"{name} is not of this model" for name in tensors if name not in shapes]
     if wrong:
-        more = f" and {len(wrong) - _SHOWN_NAMES} more" if len(wrong) > _SHOWN_NAMES else ""
-        raise ConfigError(f"{checkpoint} does not hold the model: {', '.join(wrong[:_SHOWN_NAMES])}{more}")
+        raise ConfigError(f"{checkpoint} does not hold the model: {shorten(wrong)}")
 
 
 def _write_tensors(

@@ -1,7 +1,10 @@
-"""Names of parameters: ours and those of Hugging Face, one line each. Shapes and contents are the same."""
+"""Names of parameters: ours and those of Hugging Face, one line each; and how a message lists many of them.
+
+Shapes and contents are the same.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 _OUTER: Mapping[str, str] = MappingProxyType(
@@ -36,6 +39,9 @@ _CONSTANT = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 HEAD = "lm_head.weight"
 
+# Of many names, a message shows so many.
+SHOWN_NAMES = 4
+
 
 def to_hf(name: str) -> str:
     """Translate a parameter's name.
@@ -55,3 +61,9 @@ def to_hf(name: str) -> str:
 def is_constant(hf_name: str) -> bool:
     """Tell whether a tensor of a checkpoint is no parameter but a constant that follows from the configuration."""
     return _CONSTANT.fullmatch(hf_name) is not None
+
+
+def shorten(names: Sequence[str]) -> str:
+    """List names for a message: the first few, and how many more there are."""
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"{', '.join(names[:SHOWN_NAMES])}{more}"

@@ -17,13 +17,12 @@ from torch import Tensor
 from infinipipe_contract.errors import ModelConfigError
 from infinipipe_contract.hf_config import read_json_object
 from infinipipe_executor.errors import ConfigError
-from infinipipe_executor.model.hf_names import HEAD, is_constant, to_hf
+from infinipipe_executor.model.hf_names import HEAD, is_constant, shorten, to_hf
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 _DTYPES = ("F64", "F32", "F16", "BF16")
-_SHOWN_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +30,10 @@ class HfWeights:
     """The tensors of a folder, checked against a model.
 
     Attributes:
-        folder: The folder.
         files: File of every tensor, by the name that the checkpoint gives it.
         constants: Tensors that are left out: they follow from the configuration.
     """
 
-    folder: Path
     files: Mapping[str, Path]
     constants: tuple[str, ...]
 
@@ -101,7 +98,7 @@ def open_weights(folder: Path, shapes: Mapping[str, Sequence[int]], *, ties_embe
     if faults:
         hint = "; its config.json does not say tie_word_embeddings" if HEAD in wanted and HEAD not in headers else ""
         raise ConfigError(f"the weights in {folder} do not fit its config.json: {'; '.join(faults)}{hint}")
-    return HfWeights(folder, {name: files[name] for name in wanted}, constants)
+    return HfWeights({name: files[name] for name in wanted}, constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,5 +164,4 @@ def _check_equal_head(folder: Path, files: Mapping[str, Path]) -> None:
 def _fault(what: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return [f"{', '.join(names[:_SHOWN_NAMES])}{more} {'is' if len(names) == 1 else 'are'} {what}"]
+    return [f"{shorten(names)} {'is' if len(names) == 1 else 'are'} {what}"]

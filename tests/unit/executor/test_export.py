@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict_saver import save
 from typer.testing import CliRunner, Result
 
-from infinipipe_executor.model.export import KEY_PREFIX, export_checkpoint
+from infinipipe_executor.checkpoint_state import KEY_PREFIX
+from infinipipe_executor.model.export import export_checkpoint
 from infinipipe_executor.model.hf_names import to_hf
 from infinipipe_executor.model.model_file import ModelDescription, write_model_file
 from infinipipe_planner.cli import build_app
