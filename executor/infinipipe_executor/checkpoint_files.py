@@ -6,6 +6,7 @@
       .metadata, *.distcp   tensors, by torch.distributed.checkpoint
       model.json            the model, for an export
       profile.json          the cost model of its plans
+      tokenizer.json        the tokenizer, if the run trained it
       checkpoint.json       written last: the facts of the run, and every other file by size and SHA-256
     step-60.partial/    being written, or left over from a save that was cut short
 

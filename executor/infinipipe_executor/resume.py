@@ -16,6 +16,7 @@ from infinipipe_executor.checkpoint_files import PROFILE, RunFacts, write_synced
 from infinipipe_executor.checkpoint_search import check_fixed, find_newest
 from infinipipe_executor.config import CheckpointConfig, RunConfig
 from infinipipe_executor.data.corpus import Corpus
+from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE
 from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.mesh import Mesh
 from infinipipe_executor.model.config import ModelConfig
@@ -129,11 +130,22 @@ def saved_profile(
     return profile
 
 
-def companions(description: ModelDescription, profile: Profile) -> Callable[[Path], None]:
-    """Return what writes the files that lie beside the tensors of a checkpoint."""
+def companions(
+    description: ModelDescription, profile: Profile, trained_tokenizer: Path | None
+) -> Callable[[Path], None]:
+    """Return what writes the files that lie beside the tensors of a checkpoint.
+
+    Args:
+        description: The model.
+        profile: The cost model.
+        trained_tokenizer: The one that the run trained, which would go with the token cache; None if it was given one.
+    """
+    tokenizer = None if trained_tokenizer is None else trained_tokenizer.read_text(encoding="utf-8")
 
     def write(folder: Path) -> None:
         write_model_file(folder, description)
         write_synced(folder / PROFILE, profile_to_json(profile))
+        if tokenizer is not None:
+            write_synced(folder / TOKENIZER_FILE, tokenizer)
 
     return write

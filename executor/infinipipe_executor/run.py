@@ -79,7 +79,8 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         planning = open_planning(config, client, profile, store, stop)
         # Before a step, a rank may have to look for a planner that is away, while the others have their plan already.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
-        write_companions = companions(source.describe(corpus.tokenizer), profile)
+        trained_tokenizer = corpus.tokenizer if source.description.tokenizer is None else None
+        write_companions = companions(source.describe(trained_tokenizer), profile, trained_tokenizer)
         sinks = (
             open_sinks(config.metrics, config.job.name, found[1].step if found else 0) if mesh.rank == 0 else Sinks([])
         )

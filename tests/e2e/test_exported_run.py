@@ -1,5 +1,6 @@
 """A run that is given no tokenizer: its checkpoint is exported with the one that it trained."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from support_e2e.runs import TINY, Sections, torchrun, write_run
 pytestmark = pytest.mark.e2e
 
 
-def test_an_exported_model_comes_with_the_tokenizer_that_its_run_trained(tmp_path: Path) -> None:
+def test_an_exported_model_comes_with_the_tokenizer_that_its_run_trained_though_the_cache_is_gone(
+    tmp_path: Path,
+) -> None:
     changes: Sections = {
         "job": {"steps": 1},
         "cluster": {"device_memory_mib": 4.0},
@@ -26,11 +29,12 @@ def test_an_exported_model_comes_with_the_tokenizer_that_its_run_trained(tmp_pat
     with planner_thread(ThreadSolver()) as planner:
         ended = torchrun(config, planner, ranks=1)
     assert ended.code == 0, ended.output
+    trained_on = open_corpus(load_config(config).data, TINY.vocab).sequence(1).token_ids.tolist()
+    shutil.rmtree(tmp_path / "cache")
     checkpoint, output = tmp_path / "checkpoints" / "step-1", tmp_path / "exported"
     exported = CliRunner().invoke(build_app(), ["export", str(checkpoint), "--output", str(output)])
 
     assert exported.exit_code == 0, exported.output
     assert exported.stdout.endswith("tokenizer: tokenizer.json\n")
     text = (tmp_path / "texts" / "01.txt").read_text()
-    trained_on = open_corpus(load_config(config).data, TINY.vocab).sequence(1).token_ids.tolist()
     assert Tokenizer.from_file(str(output / "tokenizer.json")).encode(text).ids[: len(trained_on)] == trained_on

@@ -68,7 +68,7 @@ def carry_checkpoint(config_path: Path, target: Path) -> None:
     optimizer = build_optimizer(stage, config.optimizer)
     load_state(found[0], stage, optimizer, group)
     profile = tiny_profile(cluster.pp_size, cluster.sp_size, 4 * 2**20, dp_size=cluster.dp_size)
-    describe = companions(ModelDescription(model, 128, None, None), profile)
+    describe = companions(ModelDescription(model, 128, None, None), profile, None)
     checkpoints = Checkpoints(config.checkpoint.model_copy(update={"folder": target}), facts, group, describe)
     checkpoints.save(found[1].step, stage, optimizer)
     saved = checkpoints.finish()
@@ -131,7 +131,7 @@ def train_part(
             config.checkpoint,
             facts,
             group,
-            companions(ModelDescription(model, 128, None, None), profile),
+            companions(ModelDescription(model, 128, None, None), profile, None),
             found[1].step if found else -1,
         )
         trainer = Trainer(

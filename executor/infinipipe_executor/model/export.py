@@ -87,17 +87,19 @@ def export_checkpoint(
     _check_complete(checkpoint, tensors, parameter_shapes(model.config))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} exists and is not an empty folder (--output)")
+    trained = checkpoint / TOKENIZER_FILE
+    tokenizer = trained if trained.is_file() else model.tokenizer
     partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
     partial.mkdir(parents=True)
     try:
         file_count = _write_tensors(checkpoint, partial, tensors, file_bytes, tell)
         dtypes = {str(stored.properties.dtype).removeprefix("torch.") for stored in tensors.values()}
         _write_json(partial / CONFIG_FILE, _config_content(model, dtypes.pop() if len(dtypes) == 1 else "float32"))
-        copied = _copy_tokenizer(model.tokenizer, partial)
+        copied = _copy_tokenizer(tokenizer, partial)
         partial.replace(output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return ExportReport(len(tensors), file_count, sum(map(_bytes_of, tensors.values())), copied, model.tokenizer)
+    return ExportReport(len(tensors), file_count, sum(map(_bytes_of, tensors.values())), copied, tokenizer)
 
 
 def llama_config(config: ModelConfig, context_tokens: int) -> dict[str, Any]:

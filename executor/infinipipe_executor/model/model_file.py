@@ -30,7 +30,8 @@ class ModelDescription:
         config: Sizes.
         context_tokens: Longest sequence of the run.
         hf_config: The ``config.json`` that the run started from; None where the model was given by its sizes.
-        tokenizer: The ``tokenizer.json`` of the run, in whose folder its other files lie; None if there is none.
+        tokenizer: The ``tokenizer.json`` of the run, in whose folder its other files lie; None if there is none. One
+            that the run trained lies in the checkpoint as well.
     """
 
     config: ModelConfig

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from infinipipe_executor.checkpoint_state import KEY_PREFIX
 from infinipipe_executor.model.export import export_checkpoint
 from infinipipe_executor.model.hf_names import to_hf
 from infinipipe_executor.model.model_file import ModelDescription, write_model_file
+from infinipipe_executor.resume import companions
 from infinipipe_planner.cli import build_app
+from support_e2e.runs import tiny_profile
 from support_executor.closeness import relative_error
 from support_executor.plans import make_batch
 from support_executor.reference import TINY, make_weights, reference_logits
@@ -107,6 +110,23 @@ def test_the_files_of_the_tokenizer_come_along(weights: dict[str, Tensor], tmp_p
 
     (tmp_path / "model" / "tokenizer.json").unlink()
     assert "no tokenizer: " in run(folder, "-o", tmp_path / "again").stdout
+
+
+def test_a_tokenizer_that_the_run_trained_comes_out_of_the_checkpoint_though_the_cache_is_gone(
+    weights: dict[str, Tensor], tmp_path: Path
+) -> None:
+    (tmp_path / "cache").mkdir()
+    trained = tmp_path / "cache" / "tokenizer.json"
+    trained.write_text("trained")
+    description = ModelDescription(TIED, 64, None, trained)
+    folder = write_checkpoint(tmp_path / "step-7", weights)
+    companions(description, tiny_profile(1, 1), trained)(folder)
+    shutil.rmtree(tmp_path / "cache")
+
+    result = run(folder, "-o", tmp_path / "out")
+
+    assert result.stdout.endswith("tokenizer: tokenizer.json\n")
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "trained"
 
 
 def test_what_lies_at_the_output_already_is_left_alone(checkpoint: Path, tmp_path: Path) -> None:

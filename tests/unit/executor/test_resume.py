@@ -21,7 +21,7 @@ MEASURED = replace(tiny_profile(2, 1), comment="measured at the first start")
 def config(tmp_path: Path) -> RunConfig:
     """A run whose checkpoint holds a measured cost model."""
     config = load_config(write_run(tmp_path, pp_size=2, sp_size=1))
-    companions(ModelDescription(TINY, 128, None, None), MEASURED)(tmp_path)
+    companions(ModelDescription(TINY, 128, None, None), MEASURED, None)(tmp_path)
     return config
 
 
@@ -72,7 +72,7 @@ def test_what_lies_beside_the_tensors_has_reached_the_disk_when_it_is_written(
 
     monkeypatch.setattr(os, "fsync", note)
 
-    companions(ModelDescription(TINY, 128, None, None), MEASURED)(tmp_path)
+    companions(ModelDescription(TINY, 128, None, None), MEASURED, None)(tmp_path)
 
     assert synced == {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert set(synced) == {"model.json", "profile.json"}
