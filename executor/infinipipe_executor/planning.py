@@ -7,6 +7,7 @@ own: a planner that does not take those of the next step yet must not keep rank 
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 # Seconds after which a rank that waits for what rank 0 hands on looks whether the run is to end.
 HANDED_ON_S = 5.0
 
+# Key of the newest step whose plan a rank has.
+_HELD = "infinipipe/held-plan"
+
 
 class Planning:
     """This rank's connection to the planner of the job.
@@ -43,7 +47,8 @@ class Planning:
         wait_timeout_s: Longest wait for one plan.
         stop: How this rank is told to end, which ends a wait before its time.
         options: How lengths are planned that are no step of the job; the job knows it of its steps.
-        store: The store of this start of the job, through which rank 0 hands such plans on; None for a single rank.
+        store: The store of this start of the job, through which rank 0 hands such plans on, and ranks know that others
+            have the plan of a step; None for a single rank.
     """
 
     def __init__(
@@ -88,17 +93,13 @@ class Planning:
             return
         self._warn_once(step, batch)
 
-        def tell(waited_s: float) -> None:
-            self._check_stop()
-            logger.info("rank 0 waits %.0f s for the planner to take the batch of step %d", waited_s, step)
-
         self._handed_in[step] = self._hand_in_thread.submit(
             self._client.submit_batch,
             step,
             batch.lengths_tokens,
             batch.target_token_count,
             timeout_s=self._wait_timeout_s,
-            on_wait=tell,
+            on_wait=self._teller(step, "for the planner to take the batch"),
         )
 
     def fetch(self, step: int, batch: Batch) -> tuple[ExecutionPlan, float]:
@@ -108,7 +109,8 @@ class Planning:
             The plan and the seconds this rank waited for it.
 
         Raises:
-            PlannerUnavailableError: If there is no plan in time, or no planner took the lengths.
+            PlannerUnavailableError: If there is no plan in time, or no planner took the lengths; other ranks that have
+                the plan already are let wait for ``connect_timeout_s`` only.
             BatchRefusedError: If the planner refused the lengths.
             PlanFailedError: If the planner cannot plan the batch.
             PlanError: If the plan is corrupt, foreign, or does not fit the batch.
@@ -116,15 +118,11 @@ class Planning:
         """
         note(step=step)
         started_s = time.monotonic()
-
-        def tell(waited_s: float) -> None:
-            self._check_stop()
-            logger.info("rank %d waits %.0f s for the plan of step %d", self._rank, waited_s, step)
-
         handed_in = self._handed_in.pop(step, None)
         if handed_in is not None:
             handed_in.result()  # hears of a stop itself
         try:
+            tell = self._teller(step, "for the plan")
             plan = self._client.fetch_plan(step, timeout_s=self._wait_timeout_s, on_wait=tell)
             validate(plan, batch.lengths_tokens, self._profile)
         except InvalidPlanError as error:
@@ -134,6 +132,9 @@ class Planning:
                 f"step {step}: the plan divides the loss by {plan.target_token_count} targets, "
                 f"the batch has {batch.target_token_count}"
             )
+        if self._store is not None:
+            with peers_watched(self._rank, f"the start of step {step}"):
+                self._store.set(_HELD, str(step))
         return plan, time.monotonic() - started_s
 
     def plan_held_out(self, index: int, batch: Batch) -> ExecutionPlan:
@@ -192,6 +193,32 @@ class Planning:
                         f"evaluation batch {index}"
                     ) from error
                 return plan_from_json(self._store.get(key).decode())
+
+    def _teller(self, step: int, what: str) -> Callable[[float], None]:
+        """Make what tells of a wait for the plan of a step, and ends it where other ranks could not wait as long."""
+        free_s = 0.0  # no other rank had the plan then
+
+        def tell(waited_s: float) -> None:
+            nonlocal free_s
+            self._check_stop()
+            logger.info("rank %d waits %.0f s %s of step %d", self._rank, waited_s, what, step)
+            if not self._is_held(step):
+                free_s = waited_s
+            elif waited_s - free_s >= self._options.connect_timeout_s:
+                raise PlannerUnavailableError(
+                    f"rank {self._rank} waits for the plan of step {step}, which other ranks have had for up to "
+                    f"{waited_s - free_s:.0f} s: it does not reach the planner at {self._client.address} any more "
+                    "([planner] connect_timeout_s)"
+                )
+
+        return tell
+
+    def _is_held(self, step: int) -> bool:
+        """Whether a rank has the plan of a step; then it waits for the others in a collective, which has a limit."""
+        if self._store is None:
+            return False
+        with peers_watched(self._rank, "a wait for the planner"):
+            return self._store.check([_HELD]) and int(self._store.get(_HELD)) >= step
 
     def _check_stop(self) -> None:
         """Give up a wait if a rank was told to end; with another rank, what would tell so may be gone."""

@@ -77,7 +77,8 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         profile = given or saved_profile(config, model, dtype.itemsize, layers, facts, found)
         profile = profile or measure_stage(config, mesh, stage, layers)
         planning = open_planning(config, client, profile, store, stop)
-        # Before a step, a rank may have to look for a planner that is away, while the others have their plan already.
+        # Before a step, a rank may have to look for a planner that is away, while the others have their plan already;
+        # ``Planning.fetch`` gives up before they do.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
         trained_tokenizer = corpus.tokenizer if source.description.tokenizer is None else None
         write_companions = companions(source.describe(trained_tokenizer), profile, trained_tokenizer)

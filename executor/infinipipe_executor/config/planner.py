@@ -14,7 +14,7 @@ class PlannerConfig(Section):
     Attributes:
         policy: How plans are made; empty means the planner's default.
         max_slice_count: Largest slice number K that is tried; 0 means ``pp_size`` + 4.
-        connect_timeout_s: Longest wait for a planner to answer at all.
+        connect_timeout_s: Longest wait for a planner to answer at all, and of a rank for a plan that others have.
         wait_timeout_s: Longest wait for one plan.
         profile: "measure" measures this machine at the start; otherwise a profile file.
         tls_ca: Authorities (PEM) that the planner's certificate is signed by; without them there is no TLS.
