@@ -2,11 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
 
+from infinipipe_contract.profile import Profile
 from infinipipe_executor.checkpoint_files import RunFacts
 from infinipipe_executor.checkpoint_io import Checkpoints
 from infinipipe_executor.config import RunConfig
@@ -16,7 +16,7 @@ from infinipipe_executor.evaluation import Evaluation
 from infinipipe_executor.measuring import measure_stage
 from infinipipe_executor.metrics_sinks import Sinks, open_sinks
 from infinipipe_executor.model.config import ModelConfig
-from infinipipe_executor.model.source import DTYPES, data_of_model, open_checked_model
+from infinipipe_executor.model.source import DTYPES, ModelSource, data_of_model, open_checked_model
 from infinipipe_executor.model.stage import build_stage
 from infinipipe_executor.parallel.groups import open_group
 from infinipipe_executor.parallel.peers import peers_watched
@@ -68,7 +68,8 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         file_group = _open_cpu_group(cluster.start_timeout_s)
         facts = describe_run(config, model, corpus, mesh, file_group)
         found = find_start(config.checkpoint, facts, config.job.steps, file_group)
-        if found is not None and found[1].step >= config.job.steps:
+        first_step = 0 if found is None else found[1].step
+        if first_step >= config.job.steps:
             dist.destroy_process_group()
             return True
         layers = share_division(division.stage_layers, mesh)
@@ -80,11 +81,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
         # Before a step, a rank may have to look for a planner that is away, while the others have their plan already;
         # ``Planning.fetch`` gives up before they do.
         host_group = _open_cpu_group(cluster.collective_timeout_s + config.planner.connect_timeout_s)
-        trained_tokenizer = corpus.tokenizer if source.description.tokenizer is None else None
-        write_companions = companions(source.describe(trained_tokenizer), profile, trained_tokenizer)
-        sinks = (
-            open_sinks(config.metrics, config.job.name, found[1].step if found else 0) if mesh.rank == 0 else Sinks([])
-        )
+        sinks = open_sinks(config.metrics, config.job.name, first_step) if mesh.rank == 0 else Sinks([])
         trainer = Trainer(
             config,
             mesh,
@@ -92,7 +89,7 @@ def run_training(config: RunConfig, planner_address: str, stop: StopSignal) -> b
             corpus,
             planning,
             host_group,
-            checkpoints=_open_checkpoints(config, facts, file_group, write_companions, found),
+            checkpoints=_open_checkpoints(config, source, corpus, profile, facts, found, file_group),
             sinks=sinks,
             evaluation=_open_evaluation(config, held_out, planning, host_group),
         )
@@ -117,14 +114,18 @@ def _open_corpora(config: RunConfig, model: ModelConfig) -> tuple[Corpus, Corpus
 
 def _open_checkpoints(
     config: RunConfig,
+    source: ModelSource,
+    corpus: Corpus,
+    profile: Profile,
     facts: RunFacts,
-    group: dist.ProcessGroup,
-    write_companions: Callable[[Path], None],
     found: tuple[Path, RunFacts] | None,
+    group: dist.ProcessGroup,
 ) -> Checkpoints | None:
     if config.checkpoint is None:
         return None
-    return Checkpoints(config.checkpoint, facts, group, write_companions, found[1].step if found else -1)
+    trained_tokenizer = corpus.tokenizer if source.description.tokenizer is None else None
+    write_companions = companions(source.describe(trained_tokenizer), profile, trained_tokenizer)
+    return Checkpoints(config.checkpoint, facts, group, write_companions, -1 if found is None else found[1].step)
 
 
 def _open_evaluation(
