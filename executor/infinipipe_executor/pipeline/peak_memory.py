@@ -25,7 +25,7 @@ class PeakMemory:
         self._stage = stage
         self._device = device
         self.saved = SavedBytes()
-        """Activations held; not used on CUDA."""
+        """Activations held; counted on the CPU only."""
 
     def begin(self) -> None:
         """Start a step."""
@@ -36,7 +36,7 @@ class PeakMemory:
 
     def around_forward(self) -> AbstractContextManager[object]:
         """Return the context in which a forward pass must run."""
-        return nullcontext() if self._device.type == "cuda" else self.saved
+        return self.saved if self._device.type == "cpu" else nullcontext()
 
     def end(self, *, whole_gradients: bool) -> float:
         """Return the bytes at the peak since ``begin``.

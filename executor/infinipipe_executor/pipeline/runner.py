@@ -15,9 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 from infinipipe_contract.plan import ActionKind, ChunkId, ExecutionPlan
 from infinipipe_contract.schedule import Instruction, InstructionKind, lower_stage
 from infinipipe_executor.data.batch import Batch
-from infinipipe_executor.errors import PlanError
 from infinipipe_executor.mesh import Mesh
-from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.rotary import rotary_table
 from infinipipe_executor.model.stage import Stage, gather_ahead, reduce_in_next_backward
 from infinipipe_executor.parallel.channels import Channel, PostedReceive
@@ -28,10 +26,10 @@ from infinipipe_executor.parallel.ulysses import HeadExchange
 from infinipipe_executor.pipeline.chunk_pass import ChunkPass
 from infinipipe_executor.pipeline.message_order import arrived_before, receives_to_post
 from infinipipe_executor.pipeline.peak_memory import PeakMemory
+from infinipipe_executor.pipeline.plan_checks import check_runnable, check_targets
 from infinipipe_executor.pipeline.step_state import InFlight, StepState, begin_step
 from infinipipe_executor.pipeline.stopwatch import MeasuredSpan
 from infinipipe_kernels.attention import backend_for
-from infinipipe_kernels.attention.limits import most_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +104,8 @@ class StepRunner:
             PlanError: If the plan was made for another batch or mesh, or a chunk is too large for attention.
             PeerLostError: If another rank is gone; names the instruction.
         """
-        _check_layout(plan, self._mesh)
-        _check_chunk_sizes(plan, self._stage.config, self._mesh)
-        _check_targets(plan, batch)
+        check_runnable(plan, self._stage.config, self._mesh)
+        check_targets(plan, batch)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.zero_grad()
         self._memory.begin()
@@ -149,8 +146,7 @@ class StepRunner:
             PlanError: If the plan was made for another mesh, or a chunk is too large for attention.
             PeerLostError: If another rank is gone; names the instruction.
         """
-        _check_layout(plan, self._mesh)
-        _check_chunk_sizes(plan, self._stage.config, self._mesh)
+        check_runnable(plan, self._stage.config, self._mesh)
         state = begin_step(plan, batch, self._mesh, len(self._stage.layers))
         self._stage.eval()
         instructions = lower_stage(plan, self._mesh.pp_rank, self._mesh.dp_rank)
@@ -278,41 +274,6 @@ class StepRunner:
         if receive.kind is InstructionKind.RECEIVE_ACTIVATION:
             return _end(channels.from_previous), _end(channels.to_previous)
         return _end(channels.from_next), _end(channels.to_next)
-
-
-def _check_layout(plan: ExecutionPlan, mesh: Mesh) -> None:
-    if plan.stage_count != mesh.pp_size:
-        raise PlanError(f"the plan of step {plan.step} has {plan.stage_count} stages, the job has {mesh.pp_size}")
-    replica_index = max(pipeline.replica_index for pipeline in plan.pipelines)
-    if replica_index >= mesh.dp_size:
-        raise PlanError(
-            f"the plan of step {plan.step} has a pipeline for replica {replica_index}, "
-            f"the job has {mesh.dp_size}, counted from 0"
-        )
-
-
-def _check_chunk_sizes(plan: ExecutionPlan, config: ModelConfig, mesh: Mesh) -> None:
-    """Refuse chunks that attention on CUDA cannot index: every rank does, whichever of them would run one."""
-    if mesh.device.type == "cpu":
-        return
-    heads = config.heads // mesh.sp_size
-    most_tokens = most_rows(heads * config.head_dim)
-    for pipeline_index, pipeline in enumerate(plan.pipelines):
-        for chunk_index, chunk in enumerate(pipeline.chunks):
-            if chunk.token_count > most_tokens:
-                raise PlanError(
-                    f"the plan of step {plan.step} has {chunk.token_count} tokens in chunk {chunk_index} of pipeline "
-                    f"{pipeline_index}, attention on CUDA takes at most {most_tokens} with {heads} query heads of "
-                    f"{config.head_dim} on a rank; use more ranks a stage ([cluster] sp_size)"
-                )
-
-
-def _check_targets(plan: ExecutionPlan, batch: Batch) -> None:
-    if plan.target_token_count != batch.target_token_count:
-        raise PlanError(
-            f"the plan of step {plan.step} divides the loss by {plan.target_token_count} targets, "
-            f"the batch has {batch.target_token_count}"
-        )
 
 
 def _name(instruction: Instruction) -> str:
