@@ -29,6 +29,9 @@ MAX_BATCHES = 512
 MAX_BATCHES_PER_JOB = 32
 """Batches of one job that may wait for the solvers; a job that trains has two at a time."""
 
+MAX_SOLVE_S = 300.0
+"""Seconds that solvers may work on one batch: less than executors wait for a plan, so that they get the fallback."""
+
 MAX_JOBS = 1_000
 """Jobs of one owner that are kept: a job stays until it is deleted."""
 
@@ -68,6 +71,7 @@ class ServerConfig:
         ray_address: Ray cluster to use; None starts an instance of its own.
         max_batches: Batches of all jobs that may wait.
         max_batches_per_job: Batches of one job that may wait.
+        max_solve_s: Seconds that solvers may work on one batch.
         min_ping_interval_s: Shortest keepalive interval that clients may use.
         grace_s: Seconds that calls in flight get to finish on shutdown.
         tls: Certificates; None speaks plaintext.
@@ -86,6 +90,7 @@ class ServerConfig:
     ray_address: str | None = None
     max_batches: int = MAX_BATCHES
     max_batches_per_job: int = MAX_BATCHES_PER_JOB
+    max_solve_s: float = MAX_SOLVE_S
     min_ping_interval_s: float = MIN_CLIENT_PING_INTERVAL_S
     grace_s: float = SHUTDOWN_GRACE_S
     tls: TlsFiles | None = None

@@ -18,6 +18,7 @@ from infinipipe_contract.codec import (
 )
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import MAX_REPLICAS, MAX_STAGES, Profile
+from infinipipe_planner.errors import InvalidOptionsError
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -80,11 +81,15 @@ def read_profile(has_profile: bool, message: profile_pb2.Profile) -> Profile:
     return profile_from_proto(message)
 
 
-def read_options(message: planner_service_pb2.PlanOptions) -> PlanOptions:
+def read_options(message: planner_service_pb2.PlanOptions, max_solve_s: float) -> PlanOptions:
     """Read how to plan.
 
+    Args:
+        message: The options.
+        max_solve_s: Seconds that solvers may work on one batch.
+
     Raises:
-        InvalidOptionsError: If a value makes no sense.
+        InvalidOptionsError: If a value makes no sense, or the solve would be stopped in any case.
     """
     options = PlanOptions(
         policy=message.policy or DEFAULT_OPTIONS.policy,
@@ -94,11 +99,20 @@ def read_options(message: planner_service_pb2.PlanOptions) -> PlanOptions:
         budget_s=message.budget_s,
     )
     check_options(options)
+    if options.budget_s >= max_solve_s:
+        raise InvalidOptionsError(
+            f"budget_s is {options.budget_s:g}, it must be less than {max_solve_s:g}, "
+            "after which the planner stops a solve (--max-solve-s)"
+        )
     return options
 
 
-def read_job_spec(message: planner_service_pb2.JobSpec) -> JobSpec:
+def read_job_spec(message: planner_service_pb2.JobSpec, max_solve_s: float) -> JobSpec:
     """Read what a job trains with.
+
+    Args:
+        message: The specification.
+        max_solve_s: Seconds that solvers may work on one batch.
 
     Raises:
         InvalidRequestError: If the profile or the context is missing.
@@ -110,7 +124,7 @@ def read_job_spec(message: planner_service_pb2.JobSpec) -> JobSpec:
             f"context_tokens is {message.context_tokens}, it must be at least 1 and at most {MAX_SEQUENCE_TOKENS}"
         )
     profile = read_profile(message.HasField("profile"), message.profile)
-    return JobSpec(profile, read_options(message.options), message.context_tokens)
+    return JobSpec(profile, read_options(message.options, max_solve_s), message.context_tokens)
 
 
 def read_target_token_count(request: planner_service_pb2.SubmitBatchRequest, token_count: int) -> int | None:

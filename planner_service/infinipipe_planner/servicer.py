@@ -23,6 +23,7 @@ from infinipipe_contract.codec import plan_to_proto
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner import messages
 from infinipipe_planner.authentication import caller
+from infinipipe_planner.config import ServerConfig
 from infinipipe_planner.fair_queue import FairQueue, Ticket
 from infinipipe_planner.job_records import Batch, FailedStep, JobId, JobSpec, PlanFigures, PlannedStep, StoredStep
 from infinipipe_planner.job_store import JobNotFoundError, JobStore
@@ -87,18 +88,19 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         solver: Plans batches.
         store: Holds jobs, plans and reports.
         queue: Decides whose batch is solved next.
-        max_waiters: Callers that may wait for plans at the same time.
         metrics: Are told what happens.
+        config: Limits of waiting callers and of a solve.
     """
 
     def __init__(
-        self, solver: Solver, store: JobStore, queue: FairQueue, max_waiters: int, metrics: PlannerMetrics
+        self, solver: Solver, store: JobStore, queue: FairQueue, metrics: PlannerMetrics, config: ServerConfig
     ) -> None:
         self._solver = solver
         self._store = store
         self._queue = queue
-        self._max_waiters = max_waiters
         self._metrics = metrics
+        self._max_waiters = config.max_waiters
+        self._max_solve_s = config.max_solve_s
         self._waiter_count = 0
         self._changes = _Changes()
         self._solving: dict[StepKey, _Solving] = {}
@@ -122,7 +124,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         """Create a job or open its next generation."""
         self._require_open()
         job_id = _read_job_id(request.job)
-        job = self._store.open_generation(job_id, messages.read_job_spec(request.spec), time.time())
+        job = self._store.open_generation(job_id, messages.read_job_spec(request.spec, self._max_solve_s), time.time())
         self._drop_work(job_id)
         self._metrics.forget_job(job_id)
         self._metrics.count_jobs(self._store.count_jobs())
@@ -183,7 +185,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         """Plan lengths without a job."""
         self._require_open()
         profile = messages.read_profile(request.HasField("profile"), request.profile)
-        options = messages.read_options(request.options)
+        options = messages.read_options(request.options, self._max_solve_s)
         check_lengths(request.lengths_tokens)
         place = JobId(caller(), NO_JOB)
         self._queue.require_room(place)

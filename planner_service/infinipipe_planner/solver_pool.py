@@ -4,8 +4,9 @@ SCIP holds the interpreter while it runs and may die with its process, so it nev
 per actor takes candidates from one queue, first come first served, so batches are planned in the order they came.
 
 A solver process may go at any time: lost to a crash, replaced after ``CANDIDATES_PER_PROCESS`` candidates, or killed
-because nobody wants any longer what it builds: SCIP cannot be interrupted, its process can. Ray itself may go with all
-of them: a thread watches it and starts it again, and candidates that were under way are built once more.
+because nobody wants any longer what it builds or its batch takes too long: SCIP cannot be interrupted, its process can.
+Ray itself may go with all of them: a thread watches it and starts it again, and candidates that were under way are
+built once more.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_planner.errors import SolverLostError, SolverStoppedError
+from infinipipe_planner.config import MAX_SOLVE_S
+from infinipipe_planner.errors import SolverLostError, SolverStoppedError, SolverTimeoutError
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult
 from infinipipe_planner.ray_connection import (
     Actor,
@@ -30,6 +32,7 @@ from infinipipe_planner.ray_connection import (
 )
 from infinipipe_planner.solve import solve_request
 from infinipipe_planner.solve_request import SolveRequest
+from infinipipe_planner.work_clock import WorkClock
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ CANDIDATES_PER_PROCESS = 1_000
 process. With a batch of eight candidates every ten seconds and two workers that is once in 40 minutes."""
 
 WATCH_INTERVAL_S = 0.5
-"""Seconds between two looks at whether Ray is there."""
+"""Seconds between two looks at whether Ray is there, and at whether a batch takes too long."""
 
 START_POLL_S = 0.1
 """Seconds between two looks at whether a solver process has started."""
@@ -47,10 +50,28 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 """Pauses between attempts to start Ray again double from the first to the largest."""
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """A batch that somebody waits for.
+
+    Attributes:
+        tasks: Its candidates that are to be built now.
+        clock: How long solver processes have worked on it.
+        is_unwanted: Whether nobody waits for it any longer.
+        is_overdue: Whether it was stopped because it took too long.
+    """
+
+    tasks: Sequence["_Task"] = ()
+    clock: WorkClock = field(default_factory=WorkClock)
+    is_unwanted: bool = False
+    is_overdue: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
     """A candidate on its way through a solver process."""
 
+    batch: _Batch
     request: CandidateRequest
     future: Future[CandidateResult] = field(default_factory=Future)
 
@@ -61,8 +82,11 @@ class SolverPool:
     Use ``SolverPool.start`` to make one and ``close`` to end it.
     """
 
-    def __init__(self, ray: RayConnection, actors: Sequence[Actor], ray_address: str | None) -> None:
+    def __init__(
+        self, ray: RayConnection, actors: Sequence[Actor], ray_address: str | None, max_solve_s: float
+    ) -> None:
         self._ray = ray
+        self._max_solve_s = max_solve_s
         self._ray_address = ray_address
         self._is_there = True
         # Set from a start of Ray that failed to the next one that does not: nobody waits for one meanwhile.
@@ -89,23 +113,26 @@ class SolverPool:
         self._solves = ThreadPoolExecutor(len(actors) + 1, thread_name_prefix="solve")
 
     @classmethod
-    def start(cls, num_workers: int, *, ray_address: str | None = None) -> "SolverPool":
+    def start(
+        cls, num_workers: int, *, ray_address: str | None = None, max_solve_s: float = MAX_SOLVE_S
+    ) -> "SolverPool":
         """Start solver processes and wait until they are ready.
 
         Args:
             num_workers: Solver processes, at least 1.
             ray_address: Ray cluster to use; None starts an instance of its own that only listens on loopback.
+            max_solve_s: Seconds that solver processes may work on one batch.
         """
         if num_workers < 1:
             raise ValueError(f"the solver pool needs at least 1 worker, {num_workers} were asked for")
-        return cls(*_start_ray(num_workers, ray_address), ray_address)
+        return cls(*_start_ray(num_workers, ray_address), ray_address, max_solve_s)
 
     def on_availability(self, tell: Callable[[bool], None]) -> None:
         """Have somebody told, from another thread, when the solvers are gone and when they are back."""
         self._tell_availability = tell
 
     def on_restart(self, tell: Callable[[str], None]) -> None:
-        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted; ray for all."""
+        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted, overdue; ray: all."""
         self._tell_restart = tell
 
     async def solve(self, request: SolveRequest) -> ExecutionPlan:
@@ -117,38 +144,19 @@ class SolverPool:
         Raises:
             SolverLostError: If a candidate lost its solver process twice, or Ray twice, or none of them starts again.
             SolverStoppedError: If the pool was closed.
+            SolverTimeoutError: If solver processes worked on the batch for longer than they may.
         """
-        is_unwanted = threading.Event()
-        under_way: list[_Task] = []
-
-        def run_candidates(requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
-            tasks = [_Task(request) for request in requests]
-            under_way[:] = tasks
-            # Asked after the tasks can be seen: whoever stops the batch now finds them.
-            if is_unwanted.is_set():
-                raise SolverStoppedError("the batch is no longer wanted")
-            for task in tasks:
-                self._enqueue(task)
-            try:
-                return [task.future.result() for task in tasks]
-            except CancelledError:
-                # As it is, asyncio would take it for the caller's own cancellation.
-                raise SolverStoppedError("the solver pool was closed before the batch was planned") from None
-            finally:
-                self._stop(tasks)
-
-        solve = functools.partial(
-            solve_request,
-            request,
-            run_candidates=run_candidates,
-        )
+        batch = _Batch()
+        run_candidates = functools.partial(self._run_candidates, batch)
+        solve = functools.partial(solve_request, request, run_candidates=run_candidates)
         if self._is_closing.is_set():
             raise SolverStoppedError("the solver pool is closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._solves, solve)
         except asyncio.CancelledError:
-            is_unwanted.set()
-            self._stop(list(under_way))
+            with self._lock:
+                batch.is_unwanted = True
+                self._stop(batch)
             raise
 
     def close(self) -> None:
@@ -172,21 +180,46 @@ class SolverPool:
         self._solves.shutdown()
         self._ray.close()
 
-    def _enqueue(self, task: _Task) -> None:
+    def _run_candidates(self, batch: _Batch, requests: Sequence[CandidateRequest]) -> list[CandidateResult]:
+        """Have candidates of a batch built, and leave none under way."""
+        tasks = [_Task(batch, request) for request in requests]
         with self._lock:
-            if self._is_closing.is_set():
-                task.future.cancel()
-            else:
-                self._queue.put(task)
-
-    def _stop(self, tasks: Sequence[_Task]) -> None:
-        """Drop tasks that nobody waits for; the solver processes that work on one are killed."""
-        with self._lock:
+            if batch.is_unwanted:
+                raise SolverStoppedError("the batch is no longer wanted")
+            batch.tasks = tasks
             for task in tasks:
-                if not task.future.cancel() and task in self._running:
-                    number = self._running.index(task)
-                    self._running[number] = None
-                    self._ray.kill(self._actors[number])
+                if self._is_closing.is_set():
+                    task.future.cancel()
+                else:
+                    self._queue.put(task)
+        try:
+            return [task.future.result() for task in tasks]
+        except (CancelledError, SolverStoppedError) as error:
+            if batch.is_overdue:
+                raise SolverTimeoutError(self._max_solve_s) from None
+            if isinstance(error, SolverStoppedError):
+                raise
+            # As it is, asyncio would take it for the caller's own cancellation.
+            raise SolverStoppedError("the solver pool was closed before the batch was planned") from None
+        finally:
+            with self._lock:
+                self._stop(batch)
+
+    def _stop(self, batch: _Batch) -> None:
+        """Drop the candidates of a batch; the solver processes that work on one are killed. The lock is held."""
+        for task in batch.tasks:
+            if not task.future.cancel() and task in self._running:
+                number = self._running.index(task)
+                self._running[number] = None
+                self._ray.kill(self._actors[number])
+
+    def _stop_overdue(self) -> None:
+        """Stop the batches that solver processes have worked on for too long."""
+        with self._lock:
+            for batch in {task.batch for task in self._running if task is not None}:
+                if batch.clock.passed_s > self._max_solve_s:
+                    batch.is_overdue = True
+                    self._stop(batch)
 
     def _serve(self, number: int) -> None:
         """Feed one actor until the pool closes."""
@@ -195,6 +228,7 @@ class SolverPool:
                 if not task.future.set_running_or_notify_cancel():
                     continue
                 self._running[number] = task
+                task.batch.clock.begin()
             try:
                 result = self._build(number, task)
             except Exception as error:
@@ -220,11 +254,13 @@ class SolverPool:
         finally:
             self._built_counts[number] += 1
             with self._lock:
+                task.batch.clock.end()
                 was_stopped = self._running[number] is not task
                 self._running[number] = None
                 is_worn = self._built_counts[number] >= CANDIDATES_PER_PROCESS
                 if (was_stopped or is_worn) and self._is_there and not self._is_closing.is_set():
-                    self._replace_actor(number, "unwanted" if was_stopped else "worn")
+                    stopped = "overdue" if task.batch.is_overdue else "unwanted"
+                    self._replace_actor(number, stopped if was_stopped else "worn")
 
     def _solve_with_retry(self, number: int, task: _Task) -> CandidateResult:
         """Build a candidate; lost once, by the death of its process or of Ray as a whole, it is built once more."""
@@ -285,8 +321,9 @@ class SolverPool:
         self._built_counts[number] = 0
 
     def _watch(self) -> None:
-        """Look after Ray until the pool closes."""
+        """Look after Ray, and after batches that take too long, until the pool closes."""
         while not self._is_closing.wait(WATCH_INTERVAL_S):
+            self._stop_overdue()
             if self._is_there and self._looks_alive():
                 continue
             self._is_there = False

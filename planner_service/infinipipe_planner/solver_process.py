@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_planner.errors import SolverLostError
+from infinipipe_planner.errors import SolverLostError, SolverTimeoutError
 
 Work = Callable[[], ExecutionPlan]
 
@@ -56,15 +56,22 @@ class SolverProcess:
         self._pipe.recv()
         self._is_ready = True
 
-    def ask(self, work: Work) -> ExecutionPlan | Exception:
+    def ask(self, work: Work, limit_s: float) -> ExecutionPlan | Exception:
         """Have one batch planned; an error of the work is returned, never raised.
 
+        Args:
+            work: Plans it.
+            limit_s: How long it may take.
+
         Raises:
+            SolverTimeoutError: If it takes longer; the process is of no further use.
             SolverLostError: If the process did not start in time.
             EOFError, OSError: If it died.
         """
         self.wait_ready()
         self._pipe.send(work)
+        if not self._pipe.poll(limit_s):
+            raise SolverTimeoutError(limit_s)
         answer = self._pipe.recv()
         self.answered_count += 1
         assert isinstance(answer, (ExecutionPlan, Exception))

@@ -44,6 +44,7 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (job_store.TooManyJobsError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (job_store.StepNotPlannedError, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.InfeasibleBatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.SolverTimeoutError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (fair_queue.QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (TooManyWaitersError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ShuttingDownError, grpc.StatusCode.UNAVAILABLE),

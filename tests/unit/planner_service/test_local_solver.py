@@ -13,7 +13,8 @@ import pytest
 
 from infinipipe_contract.validate import validate
 from infinipipe_planner import local_solver, solver_process
-from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, SolverStoppedError
+from infinipipe_planner.config import MAX_SOLVE_S
+from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, SolverStoppedError, SolverTimeoutError
 from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
@@ -25,14 +26,16 @@ LENGTHS = (900, 5, 7, 60, 350)
 LONG_LENGTHS = tuple(1 + (index * 977) % 4_096 for index in range(400))
 
 
-def with_solver(scenario: Callable[[LocalSolver], Coroutine[Any, Any, None]]) -> None:
+def with_solver(
+    scenario: Callable[[LocalSolver], Coroutine[Any, Any, None]], *, max_solve_s: float = MAX_SOLVE_S
+) -> None:
     """Run a scenario with a solver of its own."""
 
     async def run() -> None:
         async with asyncio.timeout(60):
             await scenario(solver)
 
-    solver = LocalSolver.start()
+    solver = LocalSolver.start(max_solve_s=max_solve_s)
     try:
         asyncio.run(run())
     finally:
@@ -173,6 +176,24 @@ def test_a_batch_that_is_cancelled_while_it_waits_leaves_the_one_that_is_planned
         assert pid_of(solver) == first
 
     with_solver(scenario)
+
+
+def test_a_batch_that_takes_too_long_ends_with_its_process_and_the_next_one_has_its_full_time() -> None:
+    reasons: list[str] = []
+
+    async def scenario(solver: LocalSolver) -> None:
+        solver.on_restart(reasons.append)
+        first = pid_of(solver)
+        endless = asyncio.create_task(solve_endless(solver))
+        following = asyncio.create_task(solving(solver, LENGTHS))
+
+        with pytest.raises(SolverTimeoutError, match=r"stopped after 3 s \(--max-solve-s of the planner\)"):
+            await endless
+        assert (await following).step == 3
+        assert not is_alive(first)
+        assert reasons == ["overdue"]
+
+    with_solver(scenario, max_solve_s=3.0)
 
 
 def test_an_error_of_the_system_in_the_process_is_an_answer_and_not_its_death(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,10 @@ def test_a_job_name_of_every_allowed_kind_of_character_is_accepted() -> None:
         ({"options": pb.PlanOptions(max_slice_count=1_025)}, "max_slice_count is 1025, it must be from 0 to 1024"),
         ({"options": pb.PlanOptions(node_limit=2**40)}, f"node_limit is {2**40}, it must be from 0 to 100000"),
         ({"options": pb.PlanOptions(budget_s=3_601)}, "budget_s is 3601.0, it must be from 0 to 3600"),
+        (
+            {"options": pb.PlanOptions(budget_s=300)},
+            "budget_s is 300, it must be less than 300, after which the planner stops a solve (--max-solve-s)",
+        ),
         ({"options": pb.PlanOptions(budget_s=float("nan"))}, "budget_s is nan, it must be from 0 to 3600"),
         ({"options": pb.PlanOptions(gap_ratio=1.0)}, "gap_ratio is 1.0, it must be in [0, 1)"),
         ({"options": pb.PlanOptions(policy="x" * 100_000)}, "unknown policy"),
