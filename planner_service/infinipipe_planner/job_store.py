@@ -1,7 +1,7 @@
 """What the service remembers: jobs, their newest generation, its steps with batches, plans, failures and reports.
 
 Kept in one SQLite file (see ``store_file.py``), or in memory, and touched from one event loop only. Plans and reports
-are kept encoded.
+are kept encoded. What is forgotten is the business of ``retention.py``.
 
     JobStoreError                     anything below
       JobNotFoundError                no job of that name
@@ -22,6 +22,7 @@ from typing import Any
 
 from infinipipe_contract.codec import profile_from_json, profile_to_json
 from infinipipe_contract.plan import SolveOutcome
+from infinipipe_planner import retention
 from infinipipe_planner.config import MAX_JOBS
 from infinipipe_planner.errors import PlannerError
 from infinipipe_planner.job_records import (
@@ -39,12 +40,6 @@ from infinipipe_planner.job_records import (
 )
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.store_file import MEMORY, StoreFile
-
-KEPT_STEPS = 1_000
-"""Steps kept per job: a plan of 512 sequences takes about 0.1 MB, so a job stays in the order of 100 MB."""
-
-KEPT_BYTES = 4 * 2**30
-"""Bytes kept of all jobs together; beyond it the steps that were submitted first are forgotten."""
 
 
 class JobStoreError(PlannerError):
@@ -205,7 +200,7 @@ class JobStore:
         job = self.find_generation(job_id, generation)
         if step <= job.forgotten_through:
             raise StepForgottenError(
-                f"job {job_id.name!r}: step {step} is no longer kept, only the newest {KEPT_STEPS} steps are"
+                f"job {job_id.name!r}: step {step} is no longer kept, only the newest {retention.KEPT_STEPS} steps are"
             )
         rows = self._file.read(f"{_STEP} AND step = ?", (job.serial, step))
         return _read_step(rows[0]) if rows else None
@@ -249,15 +244,17 @@ class JobStore:
         serial = self.find_job(job_id).serial
         lengths = array.array("q", batch.lengths_tokens).tobytes()
         with self._file.writing() as connection:
-            connection.execute(
+            step_id = connection.execute(
                 """INSERT INTO steps (job_serial, step, digest, sequence_count, token_count, target_token_count,
                 lengths_tokens) VALUES (?, ?, ?, ?, ?, ?, ?)""",
                 (serial, step, batch.digest, count, tokens, batch.target_token_count, lengths),
-            )
+            ).lastrowid
+            assert step_id is not None
+            retention.count_bytes(connection, serial, step_id, len(lengths))
             connection.execute(
                 "UPDATE jobs SET submitted_step_count = submitted_step_count + 1 WHERE serial = ?", (serial,)
             )
-            self._forget_old_steps(connection, serial)
+            retention.forget_old_steps(connection, serial)
         return True
 
     def finish_step(self, job_id: JobId, generation: int, step: int, result: PlannedStep | FailedStep) -> None:
@@ -294,7 +291,8 @@ class JobStore:
             connection.execute(
                 "UPDATE jobs SET planned_step_count = planned_step_count + 1 WHERE serial = ?", (serial,)
             )
-            self._forget_bytes(connection)
+            retention.count_bytes(connection, serial, step_id, len(result.encoded_plan))
+            retention.forget_bytes(connection, self._file.used_bytes)
 
     def add_report(self, job_id: JobId, generation: int, step: int, rank: int, report: StoredReport) -> None:
         """Keep what a rank measured; a second report of the same rank replaces the first.
@@ -310,12 +308,19 @@ class JobStore:
             raise StepNotPlannedError(
                 f"job {job_id.name!r}, generation {generation}: step {step} has no plan to report about"
             )
+        serial = self.find_job(job_id).serial
         with self._file.writing() as connection:
+            (step_id,) = connection.execute(f"SELECT {_STEP_ID}", (serial, step)).fetchone()
+            replaced = connection.execute(
+                "SELECT length(encoded_report) FROM reports WHERE step_id = ? AND rank = ?", (step_id, rank)
+            ).fetchone()
             connection.execute(
-                f"INSERT OR REPLACE INTO reports VALUES ({_STEP_ID}, ?, ?, ?)",
-                (self.find_job(job_id).serial, step, rank, report.step_s, report.encoded_report),
+                "INSERT OR REPLACE INTO reports VALUES (?, ?, ?, ?)",
+                (step_id, rank, report.step_s, report.encoded_report),
             )
-            self._forget_bytes(connection)
+            grown_by = len(report.encoded_report) - (replaced[0] if replaced else 0)
+            retention.count_bytes(connection, serial, step_id, grown_by)
+            retention.forget_bytes(connection, self._file.used_bytes)
 
     def _require_room(self, connection: sqlite3.Connection, owner: str) -> None:
         """Take a job back that is one too many."""
@@ -325,30 +330,6 @@ class JobStore:
                 f"{count - 1} jobs are kept, at most {self._max_jobs} may be (--max-jobs of the planner): "
                 "delete those that are over"
             )
-
-    def _forget_old_steps(self, connection: sqlite3.Connection, serial: int) -> None:
-        """Keep the newest steps of a job only."""
-        oldest_kept = connection.execute(
-            "SELECT step FROM steps WHERE job_serial = ? ORDER BY step DESC LIMIT 1 OFFSET ?", (serial, KEPT_STEPS)
-        ).fetchone()
-        if oldest_kept is not None:
-            _forget_through(connection, serial, oldest_kept[0])
-
-    def _forget_bytes(self, connection: sqlite3.Connection) -> None:
-        """Forget finished steps of whatever job, those that were submitted first, until the rest is small enough."""
-        while self._file.used_bytes() > KEPT_BYTES:
-            oldest = connection.execute(
-                "SELECT job_serial, step FROM steps WHERE id IN (SELECT step_id FROM plans UNION ALL "
-                "SELECT step_id FROM failures) ORDER BY id LIMIT 1"
-            ).fetchone()
-            if oldest is None:
-                return
-            _forget_through(connection, *oldest)
-
-
-def _forget_through(connection: sqlite3.Connection, serial: int, step: int) -> None:
-    connection.execute("DELETE FROM steps WHERE job_serial = ? AND step <= ?", (serial, step))
-    connection.execute("UPDATE jobs SET forgotten_through = max(forgotten_through, ?) WHERE serial = ?", (step, serial))
 
 
 def _write_spec(spec: JobSpec) -> str:

@@ -112,7 +112,9 @@ async def start_server(solver: Solver, config: ServerConfig, metrics: PlannerMet
     server = grpc.aio.server(interceptors=_interceptors(config, metrics), options=_options(config))
     store = JobStore(config.store, config.max_jobs)
     # One batch more than solvers, so that the next is there before a solver runs dry.
-    queue = FairQueue(config.num_workers + 1, config.max_batches, config.max_batches_per_job)
+    queue = FairQueue(
+        config.num_workers + 1, config.max_batches, config.max_batches_per_job, config.max_batches_per_owner
+    )
     servicer = PlannerServicer(solver, store, queue, metrics, config)
     metrics.watch(
         queued_batches=lambda: queue.waiting_count,

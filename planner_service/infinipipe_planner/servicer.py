@@ -11,6 +11,7 @@ encoding in a thread. What the store holds is planned on after a restart (``resu
 import asyncio
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from infinipipe.planner.v1 import planner_service_pb2_grpc
 from infinipipe_contract.codec import plan_to_proto
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner import messages
-from infinipipe_planner.authentication import caller
+from infinipipe_planner.authentication import NOBODY, caller
 from infinipipe_planner.config import ServerConfig
 from infinipipe_planner.fair_queue import FairQueue, Ticket
 from infinipipe_planner.job_records import Batch, FailedStep, JobId, JobSpec, PlanFigures, PlannedStep, StoredStep
@@ -101,7 +102,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         self._metrics = metrics
         self._max_waiters = config.max_waiters
         self._max_solve_s = config.max_solve_s
-        self._waiter_count = 0
+        self._waiter_counts: Counter[str] = Counter()  # by owner
         self._changes = _Changes()
         self._solving: dict[StepKey, _Solving] = {}
         self._store_errors: dict[StepKey, StoreError] = {}
@@ -111,7 +112,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
     @property
     def waiter_count(self) -> int:
         """Callers that wait for plans; may be asked for in any thread."""
-        return self._waiter_count
+        return self._waiter_counts.total()
 
     def resume(self) -> int:
         """Plan the steps that were submitted to an earlier run of the service and not planned; returns their count."""
@@ -304,16 +305,22 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
             await self._wait_for_change(job_id)
 
     async def _wait_for_change(self, job_id: JobId) -> None:
-        if self._waiter_count >= self._max_waiters:
+        if self.waiter_count >= self._max_waiters:
             raise TooManyWaitersError(
-                f"{self._waiter_count} callers wait for plans, at most {self._max_waiters} may "
+                f"{self.waiter_count} callers wait for plans, at most {self._max_waiters} may "
                 "(--max-waiters of the planner)"
             )
-        self._waiter_count += 1
+        of_owner, share = self._waiter_counts[job_id.owner], self._max_waiters // 2
+        if job_id.owner != NOBODY and of_owner >= share:
+            raise TooManyWaitersError(
+                f"{of_owner} callers wait for plans of {job_id.owner!r}, at most {share} may, "
+                "half of --max-waiters of the planner"
+            )
+        self._waiter_counts[job_id.owner] += 1
         try:
             await self._changes.next_of(job_id)
         finally:
-            self._waiter_count -= 1
+            self._waiter_counts[job_id.owner] -= 1
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -132,7 +132,7 @@ class SolverPool:
         self._tell_availability = tell
 
     def on_restart(self, tell: Callable[[str], None]) -> None:
-        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted, overdue; ray: all."""
+        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted, overdue; or ray."""
         self._tell_restart = tell
 
     async def solve(self, request: SolveRequest) -> ExecutionPlan:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from infinipipe_contract.plan import SolveOutcome
-from infinipipe_planner import job_store
+from infinipipe_planner import retention
 from infinipipe_planner.authentication import NOBODY
 from infinipipe_planner.job_records import (
     Batch,
@@ -74,7 +74,7 @@ def test_the_same_batch_may_be_added_twice_and_another_one_not(store: JobStore) 
 def test_only_the_newest_steps_are_kept_and_older_ones_are_known_to_be_gone(
     store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_store, "KEPT_STEPS", 3)
+    monkeypatch.setattr(retention, "KEPT_STEPS", 3)
 
     for step in (5, 6, 8, 7):
         store.add_step(A, 1, step, BATCH)

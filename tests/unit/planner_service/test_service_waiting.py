@@ -10,7 +10,7 @@ import pytest
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
-from infinipipe_planner import job_store
+from infinipipe_planner import retention
 from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError
 from infinipipe_planner.job_records import JobId, StoredStep
 from infinipipe_planner.job_store import JobStore
@@ -199,7 +199,7 @@ def test_an_unexpected_error_is_logged_with_its_traceback_and_told_without(caplo
 
 
 def test_a_step_pushed_out_by_newer_ones_ends_its_solve_and_its_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_store, "KEPT_STEPS", 2)
+    monkeypatch.setattr(retention, "KEPT_STEPS", 2)
     solver = FakeSolver(is_held=True)
 
     async def scenario(stub: Any) -> None:

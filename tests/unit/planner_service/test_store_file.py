@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infinipipe_contract.plan import SolveOutcome
-from infinipipe_planner import job_store
+from infinipipe_planner import retention
 from infinipipe_planner.authentication import NOBODY
 from infinipipe_planner.job_records import (
     Batch,
@@ -85,15 +85,15 @@ def test_a_deleted_job_takes_all_it_held_with_it(store: JobStore, path: str) -> 
     store.close()
 
     connection = sqlite3.connect(path)
-    tables = ("jobs", "steps", "plans", "failures", "reports")
-    assert [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables] == [0] * 5
+    tables = ("jobs", "steps", "plans", "failures", "reports", "kept")
+    assert [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables] == [0] * 6
     connection.close()
 
 
 def test_beyond_the_bytes_the_steps_that_were_submitted_first_are_forgotten_and_unfinished_ones_stay(
     store: JobStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_store, "KEPT_BYTES", 400_000)
+    monkeypatch.setattr(retention, "KEPT_BYTES", 400_000)
     large = PlannedStep(FIGURES, bytes(100_000))
     for job in (A, B):
         store.open_generation(job, SPEC, 100.0)
@@ -110,6 +110,30 @@ def test_beyond_the_bytes_the_steps_that_were_submitted_first_are_forgotten_and_
         store.find_step(A, 1, 2)
     store.close()
     assert Path(path).stat().st_size < 700_000
+
+
+def test_an_owner_who_fills_the_store_loses_steps_of_their_own_and_another_owners_older_ones_stay(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "KEPT_BYTES", 1_000_000)
+    modest, greedy = JobId("modest", "a"), [JobId("greedy", name) for name in "abc"]
+    for job in (modest, *greedy):
+        store.open_generation(job, SPEC, 100.0)
+    for step in range(3):
+        store.add_step(modest, 1, step, BATCH)
+        store.finish_step(modest, 1, step, PlannedStep(FIGURES, bytes(100_000)))
+
+    for step in range(10):
+        for job in greedy:
+            store.add_step(job, 1, step, BATCH)
+            store.finish_step(job, 1, step, PlannedStep(FIGURES, b"plan"))
+            for rank in range(2):  # reports count, too; the second one of a rank replaces the first
+                store.add_report(job, 1, step, rank // 2, StoredReport(1.0, bytes(60_000)))
+
+    assert [stored.step for stored in store.list_steps(modest)] == [0, 1, 2]
+    kept = [stored.step for job in greedy for stored in store.list_steps(job)]
+    assert 8 <= len(kept) <= 12
+    assert min(kept) >= 6
 
 
 def test_a_store_of_a_newer_planner_is_refused_in_one_sentence_and_left_as_it_is(store: JobStore, path: str) -> None:
@@ -256,6 +280,7 @@ def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: Jo
     connection = sqlite3.connect(path)
     connection.executescript(
         f"PRAGMA legacy_alter_table = ON; ALTER TABLE jobs RENAME TO new_jobs; {SCHEMA_1} DROP TABLE new_jobs;"
+        "DROP TABLE kept;"
         "PRAGMA user_version = 1;"
     )
     assert "owner" not in connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'jobs'").fetchone()[0]
