@@ -142,21 +142,23 @@ class LocalSolver:
 
     def _ask_with_retry(self, batch: _Batch) -> ExecutionPlan | Exception:
         """Have a batch planned; lost once, by the death of the process, it is planned once more."""
+        end = ""
         for _ in range(2):
             process = self._take_process(batch)
             try:
                 return process.ask(batch.work, self._max_solve_s)
             except (EOFError, OSError):
                 self._require_wanted(batch)
+                end = process.describe_end()
                 self._replace_process("lost")
-                logger.warning("the solver process was lost, another one takes its place")
+                logger.warning("the solver process was lost (%s), another one takes its place", end)
             except SolverTimeoutError:
                 self._replace_process("overdue")
                 raise
             except SolverLostError:  # it hangs while it starts; the next one may not
                 self._replace_process("lost")
                 raise
-        raise SolverLostError("the solver process died twice while it planned the batch")
+        raise SolverLostError(f"the solver process died twice while it planned the batch ({end})")
 
     def _take_process(self, batch: _Batch) -> SolverProcess:
         """Return the process that plans the batch from now on, a new one if there is none."""

@@ -23,6 +23,7 @@ from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner.config import MAX_SOLVE_S
 from infinipipe_planner.errors import SolverLostError, SolverStoppedError, SolverTimeoutError
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult
+from infinipipe_planner.process_memory import describe_peak
 from infinipipe_planner.ray_connection import (
     Actor,
     ProcessLostError,
@@ -89,6 +90,8 @@ class SolverPool:
         self._max_solve_s = max_solve_s
         self._ray_address = ray_address
         self._is_there = True
+        # What was told last: whether Ray is there, and a solver process that works or still has time to start.
+        self._is_available = True
         # Set from a start of Ray that failed to the next one that does not: nobody waits for one meanwhile.
         self._is_given_up = False
         self._tell_availability: Callable[[bool], None] = lambda _: None
@@ -97,6 +100,7 @@ class SolverPool:
         self._is_closing = threading.Event()
         self._actors = list(actors)
         self._built_counts = [0] * len(actors)
+        self._peak_bytes = [0] * len(actors)
         # What every actor works on; who takes a task out of here decides how it ends.
         self._running: list[_Task | None] = [None] * len(actors)
         # Held to change what is running, to replace or kill an actor, and to close: nothing starts behind a close.
@@ -283,14 +287,16 @@ class SolverPool:
                 raise SolverLostError(f"solver process {number} was lost, the one in its place is {error}") from None
             except ProcessLostError as error:
                 process_losses += 1
+                end = f"{describe_peak(self._peak_bytes[number])}; {error}"
                 with self._lock:
                     self._require_wanted(number, task)
                     if self._ray is ray and self._is_there:
                         self._replace_actor(number, "lost")
-                logger.warning("solver process %d was lost, another one takes its place: %s", number, error)
+                logger.warning("solver process %d was lost, another one takes its place: %s", number, end)
                 if process_losses == 2:
                     raise SolverLostError(
-                        f"solver process {number} died twice while it built the candidate {task.request.spec.name}"
+                        f"solver process {number} died twice while it built the candidate "
+                        f"{task.request.spec.name}: {end}"
                     ) from None
 
     def _take_actor(self, number: int, task: _Task) -> tuple[RayConnection, Actor]:
@@ -318,17 +324,19 @@ class SolverPool:
         self._tell_restart(reason)
         self._ray.kill(self._actors[number])
         self._actors[number] = self._ray.start_actor()
-        self._built_counts[number] = 0
+        self._built_counts[number] = self._peak_bytes[number] = 0
 
     def _watch(self) -> None:
         """Look after Ray, and after batches that take too long, until the pool closes."""
         while not self._is_closing.wait(WATCH_INTERVAL_S):
             self._stop_overdue()
             if self._is_there and self._looks_alive():
+                self._look_at_memory()
+                self._set_available(any(map(self._ray.is_expected, list(self._actors))))
                 continue
             self._is_there = False
             logger.error("Ray was lost with all solver processes; it is started again")
-            self._tell_availability(False)
+            self._set_available(False)
             self._tell_restart("ray")
             self._close_lost()  # frees who waits in it, and before anything else: it may hold the lock
             self._start_again()
@@ -363,11 +371,23 @@ class SolverPool:
             with self._lock:
                 self._ray, self._actors = ray, actors
                 self._built_counts = [0] * len(actors)
+                self._peak_bytes = [0] * len(actors)
                 self._is_there, self._is_given_up = True, False
                 self._ray_changed.notify_all()
             logger.info("Ray is there again")
-            self._tell_availability(True)
+            self._set_available(True)
             return
+
+    def _look_at_memory(self) -> None:
+        """Note how much memory the solver processes have had: of one that is lost, nobody can tell any more."""
+        for number, actor in enumerate(list(self._actors)):
+            self._peak_bytes[number] = self._ray.peak_bytes(actor) or self._peak_bytes[number]
+
+    def _set_available(self, is_available: bool) -> None:
+        """Tell whether there is a solver, when that has changed."""
+        if is_available != self._is_available:
+            self._is_available = is_available
+            self._tell_availability(is_available)
 
 
 def _start_ray(num_workers: int, address: str | None) -> tuple[RayConnection, list[Actor]]:
