@@ -13,6 +13,9 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Largest message either way: 100,000 lengths take 0.3 MiB, their plan about 2 MiB."""
 
+MAX_REPORT_BYTES = 4 * 2**20
+"""Reports of ranks in one message, about 300: the plan goes along, and the event loop writes them."""
+
 MIN_CLIENT_PING_INTERVAL_S = 4.0
 """Shortest time between two keepalive pings of a client: clients may ask for 5 s, the network shifts pings a little.
 gRPC's own default, 300 s, cuts off clients in a long wait."""

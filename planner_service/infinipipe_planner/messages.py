@@ -26,8 +26,8 @@ from infinipipe_planner.job_records import (
     PlanFigures,
     PlannedStep,
     StoredJob,
-    StoredPlan,
     StoredReport,
+    StoredReports,
     StoredStep,
 )
 from infinipipe_planner.lengths import MAX_SEQUENCE_TOKENS
@@ -178,6 +178,7 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
         raise InvalidRequestError(f"report.loss is {report.loss}, it must be a finite number or absent")
     for index, action in enumerate(report.actions):
         _check_action(f"report.actions[{index}]", action)
+    report.DiscardUnknownFields()  # no limit would hold for what they carry
     return StoredReport(report.step_s, report.SerializeToString())
 
 
@@ -234,11 +235,12 @@ def write_job(job: StoredJob) -> planner_service_pb2.Job:
     )
 
 
-def write_plan(stored: StoredPlan) -> planner_service_pb2.GetPlanResponse:
-    """Write a plan and the reports about it."""
+def write_plan(encoded_plan: bytes | None, reports: StoredReports) -> planner_service_pb2.GetPlanResponse:
+    """Write a plan, if there is to be one, and reports about it."""
     return planner_service_pb2.GetPlanResponse(
-        plan=plan_pb2.ExecutionPlan.FromString(stored.encoded_plan),
-        reports=map(planner_service_pb2.RankReport.FromString, stored.encoded_reports),
+        plan=None if encoded_plan is None else plan_pb2.ExecutionPlan.FromString(encoded_plan),
+        reports=map(planner_service_pb2.RankReport.FromString, reports.encoded_reports),
+        report_count=reports.report_count,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from infinipipe_contract.plan import SolveOutcome
 from infinipipe_planner import retention
 from infinipipe_planner.authentication import NOBODY
+from infinipipe_planner.job_errors import StepForgottenError
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -16,11 +17,11 @@ from infinipipe_planner.job_records import (
     JobSpec,
     PlanFigures,
     PlannedStep,
-    StoredPlan,
     StoredReport,
+    StoredReports,
     UnfinishedStep,
 )
-from infinipipe_planner.job_store import JobStore, StepForgottenError
+from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.store_file import APPLICATION_ID, SCHEMA_VERSION, StoreError
 from support_service import PROFILE
@@ -42,6 +43,10 @@ def store(path: str) -> Iterator[JobStore]:
     made = JobStore(path)
     yield made
     made.close()
+
+
+def reports_of(store: JobStore, generation: int) -> StoredReports:
+    return store.load_reports(A, generation, 0, after_rank=-1, most_bytes=1_000)
 
 
 def is_whole(path: str) -> bool:
@@ -67,7 +72,7 @@ def test_everything_that_was_written_is_there_when_the_file_is_opened_again(stor
 
     assert (again.list_jobs(NOBODY), again.list_steps(A), again.list_unfinished()) == before
     assert again.find_job(A).spec == SPEC
-    assert again.load_plan(A, 2, 0) == StoredPlan(b"plan", (b"report",))
+    assert (again.load_plan(A, 2, 0), reports_of(again, 2)) == (b"plan", StoredReports((b"report",), 1))
     assert [stored.result for stored in again.list_steps(A)] == [FIGURES, FailedStep("INTERNAL", "no"), None]
     (unfinished,) = again.list_unfinished()
     assert unfinished == UnfinishedStep(again.find_job(A), 2, BATCH)
@@ -215,7 +220,7 @@ def test_a_full_disk_is_a_clear_error_and_what_was_there_stays_whole(
         store = JobStore(path)
         with pytest.raises(StoreError, match=r"cannot write the store .*planner\.sqlite: database or disk is full"):
             store.finish_step(A, 1, 1, PlannedStep(FIGURES, bytes(100_000)))
-        assert store.load_plan(A, 1, 0).encoded_plan == b"plan"
+        assert store.load_plan(A, 1, 0) == b"plan"
         store.close()
 
     assert is_whole(path)
@@ -289,7 +294,7 @@ def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: Jo
     again = JobStore(path)
 
     assert (again.list_jobs(NOBODY), again.list_steps(A), again.list_steps(B), again.list_unfinished()) == before
-    assert again.load_plan(A, 1, 0) == StoredPlan(b"plan", (b"report",))
+    assert (again.load_plan(A, 1, 0), reports_of(again, 1)) == (b"plan", StoredReports((b"report",), 1))
     again.open_generation(JobId("alice", "a"), SPEC, 200.0)
     again.delete_job(A)
     assert [job.id for job in (*again.list_jobs(NOBODY), *again.list_jobs("alice"))] == [B, JobId("alice", "a")]
