@@ -7,6 +7,7 @@ the process that holds the connection. So somebody has to look: ``is_alive`` ask
 import contextlib
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -47,6 +48,7 @@ _LOCAL_RAY_ENVIRONMENT = {
 
 
 ESSENTIAL_PROCESSES = frozenset({"gcs_server", "raylet"})
+_EXIT = re.compile(r"Worker exit type: (\S+) Worker exit detail: ([^.\n]+)")
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_ATTEMPTS = 3
 ANSWER_TIMEOUT_S = 10.0
@@ -223,7 +225,7 @@ class RayConnection:
             if not self.is_alive():
                 raise RayLostError(_first_line(error)) from error
             if is_loss(error):
-                raise ProcessLostError(_first_line(error)) from error
+                raise ProcessLostError(_describe_loss(error)) from error
             raise
         return result
 
@@ -285,6 +287,12 @@ def _probe(address: str) -> OSError | None:
         else:
             return None
     return failure
+
+
+def _describe_loss(error: BaseException) -> str:
+    """Say what Ray says, with how the process ended where it tells."""
+    end = _EXIT.search(str(error))
+    return _first_line(error).rstrip(".") + (f" ({end[1]}: {end[2]})" if end else "")
 
 
 def _first_line(error: BaseException) -> str:

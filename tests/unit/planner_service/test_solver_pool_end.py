@@ -28,13 +28,14 @@ def test_a_solver_killed_twice_under_one_candidate_fails_the_batch_with_its_memo
             first = await asyncio.to_thread(wait_for_busy_solver)
             os.kill(first, signal.SIGKILL)
             second = await asyncio.to_thread(wait_for_busy_solver, first)
-            while not pool._peak_bytes[0]:  # until its memory has been looked at
+            while not pool._keeper.peak_bytes(0):  # until its memory has been looked at
                 await asyncio.sleep(0.05)
             os.kill(second, signal.SIGKILL)
             await solve
 
         with pytest.raises(
-            SolverLostError, match=r"solver process 0 died twice .*: [\d.]+ MiB of memory when last seen"
+            SolverLostError,
+            match=r"solver process 0 died twice .*: [\d.]+ MiB of memory when last seen; .*\(SYSTEM_ERROR: ",
         ):
             asyncio.run(solve_and_kill_twice())
         assert asyncio.run(solve_quick(pool, step=2)).step == 2
