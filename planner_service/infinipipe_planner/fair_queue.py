@@ -29,7 +29,8 @@ class Ticket:
     turn: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-_Waiting = OrderedDict[str, OrderedDict[JobId, deque[Ticket]]]
+_Jobs = OrderedDict[JobId, deque[Ticket]]
+_Waiting = OrderedDict[str, _Jobs]
 """Batches by owner and job; whose turn is next stands first."""
 
 
@@ -68,7 +69,7 @@ class FairQueue:
             QueueFullError: If it is.
         """
         waiting_count = self.waiting_count
-        jobs = self._waiting.get(job.owner, {})
+        jobs = self._waiting.get(job.owner, _Jobs())
         mine = len(jobs.get(job, ())) + sum(ticket.job == job for ticket in self._running)
         of_owner = sum(map(len, jobs.values())) + sum(ticket.job.owner == job.owner for ticket in self._running)
         if mine >= self._max_batches_per_job:
@@ -90,7 +91,7 @@ class FairQueue:
     def enter(self, job: JobId) -> Ticket:
         """Take a place at the end of a job's line; ``leave`` gives it back."""
         ticket = Ticket(job)
-        self._waiting.setdefault(job.owner, OrderedDict()).setdefault(job, deque()).append(ticket)
+        self._waiting.setdefault(job.owner, _Jobs()).setdefault(job, deque()).append(ticket)
         self._start_next()
         return ticket
 
@@ -100,7 +101,7 @@ class FairQueue:
             self._running.remove(ticket)
             self._start_next()
             return
-        jobs = self._waiting.get(ticket.job.owner, {})
+        jobs = self._waiting.get(ticket.job.owner, _Jobs())
         if ticket in jobs.get(ticket.job, ()):
             jobs[ticket.job].remove(ticket)
             if not jobs[ticket.job]:
@@ -143,7 +144,7 @@ def _take_turn(waiting: _Waiting) -> Ticket:
 def _in_turn(waiting: _Waiting) -> Iterator[Ticket]:
     """Go through the batches in the order of their turns."""
     left: _Waiting = OrderedDict(
-        (owner, OrderedDict((job, deque(tickets)) for job, tickets in jobs.items())) for owner, jobs in waiting.items()
+        (owner, _Jobs((job, deque(tickets)) for job, tickets in jobs.items())) for owner, jobs in waiting.items()
     )
     while left:
         yield _take_turn(left)

@@ -273,7 +273,25 @@ INSERT INTO jobs SELECT serial, name, spec, generation, created_unix_s, submitte
 """
 
 
-def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: JobStore, path: str) -> None:
+def test_a_store_without_counted_bytes_is_taken_over_and_counts_from_then_on(store: JobStore, path: str) -> None:
+    store.open_generation(A, SPEC, 100.0)
+    store.add_step(A, 1, 0, BATCH)
+    store.finish_step(A, 1, 0, PLANNED)
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.executescript("DROP TABLE kept; PRAGMA user_version = 2;")
+    connection.close()
+
+    again = JobStore(path)
+    again.add_report(A, 1, 0, 0, StoredReport(1.0, b"report"))
+    again.close()
+
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT byte_count FROM kept").fetchall() == [(3 * 8 + len(b"report"),)]
+    connection.close()
+
+
+def test_a_store_of_the_first_version_is_taken_over_with_all_it_holds(store: JobStore, path: str) -> None:
     for name in (A, B):
         store.open_generation(name, SPEC, 100.0)
         store.add_step(name, 1, 0, BATCH)

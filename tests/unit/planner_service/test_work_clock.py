@@ -1,14 +1,15 @@
 """How long solver processes have worked on a batch."""
 
+import time
+
 import pytest
 
-from infinipipe_planner import work_clock
 from infinipipe_planner.work_clock import WorkClock
 
 
 def test_the_clock_runs_while_any_process_works_and_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr(work_clock.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     clock = WorkClock()
     passed_s = []
 
