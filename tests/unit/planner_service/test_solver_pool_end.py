@@ -25,12 +25,15 @@ def test_a_solver_killed_twice_under_one_candidate_fails_the_batch_with_its_memo
 
         async def solve_and_kill_twice() -> None:
             solve = asyncio.create_task(solve_endless(pool))
-            first = await asyncio.to_thread(wait_for_busy_solver)
-            os.kill(first, signal.SIGKILL)
-            second = await asyncio.to_thread(wait_for_busy_solver, first)
-            while not pool._keeper.peak_bytes(0):  # until its memory has been looked at
-                await asyncio.sleep(0.05)
-            os.kill(second, signal.SIGKILL)
+            busy = 0
+            for _ in range(2):
+                # Until the candidate that takes for ever is built, and the memory of its process has been looked at.
+                while [task.request.spec.name for task in pool._running if task is not None] != ["K=2"]:
+                    await asyncio.sleep(0.05)
+                busy = await asyncio.to_thread(wait_for_busy_solver, busy)
+                while not pool._keeper.peak_bytes(0):
+                    await asyncio.sleep(0.05)
+                os.kill(busy, signal.SIGKILL)
             await solve
 
         with pytest.raises(
