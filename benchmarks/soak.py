@@ -86,17 +86,24 @@ class Sample:
     store_mib: float
 
 
+def free_port() -> int:
+    """A port that the system gives to nobody else while its planner is dead."""
+    for port in range(20_000, 32_768):  # below those that it hands out by itself
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
+
+
 class Planner:
     """`infinipipe serve` on one port with one store, however often it is killed."""
 
     def __init__(self, folder: Path, workers: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.store = folder / "planner.sqlite"
         self._log = (folder / "planner.log").open("a")
         self._workers = workers
-        self.start()
+        self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -112,22 +119,30 @@ class Planner:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if "planner listening" not in line:
-            raise RuntimeError(f"the planner did not start: see {self._log.name}")
+            last = Path(self._log.name).read_text().splitlines()[-1:]
+            raise RuntimeError(f"the planner did not start: {' '.join(last)}")
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 before the start."""
+        return 0 if self.process is None else self.process.pid
 
     def kill(self) -> None:
         """Kill it and what is below it, as the loss of its machine would."""
+        assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self._reap()
 
     def stop(self) -> None:
-        """End it as a supervisor does."""
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._reap()
+        """End it as a supervisor does, if it was started."""
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._reap()
         self._log.close()
 
     def solver_pids(self) -> list[int]:
@@ -137,14 +152,14 @@ class Planner:
             with contextlib.suppress(OSError, ValueError):
                 pid, parent = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
                 command = (stat.parent / "cmdline").read_bytes()
-                is_child = parent == self.process.pid and b"spawn_main" in command
-                if is_child or (b"ray::_CandidateSolver" in command and os.getpgid(pid) == self.process.pid):
+                is_child = parent == self.pid and b"spawn_main" in command
+                if is_child or (b"ray::_CandidateSolver" in command and os.getpgid(pid) == self.pid):
                     found.append(pid)
         return found
 
     def sample(self) -> Sample | None:
         """Look at it from outside; None while it is gone."""
-        proc = Path(f"/proc/{self.process.pid}")
+        proc = Path(f"/proc/{self.pid}")
         try:
             status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
             handle_count = len(list((proc / "fd").iterdir()))
@@ -154,6 +169,7 @@ class Planner:
         return Sample(int(status["VmRSS"].split()[0]) / 1024, handle_count, int(status["Threads"]), store_bytes / 2**20)
 
     def _reap(self) -> None:
+        assert self.process is not None
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -224,13 +240,16 @@ def run(arguments: argparse.Namespace, folder: Path) -> bool:
     draw = random.Random(arguments.seed)
     planner = Planner(folder, arguments.workers)
     steps = -(-arguments.steps // arguments.jobs)
-    started_s = time.monotonic()
-    jobs = [Job(f"job-{index}", planner.address, steps, folder, arguments.policy) for index in range(arguments.jobs)]
+    jobs: list[Job] = []
     killed: dict[str, int] = defaultdict(int)
     samples: list[tuple[float, Sample]] = []
     stopped_early = False
     next_kill_s, next_progress_s = arguments.kill_every_s, PROGRESS_INTERVAL_S
+    started_s = time.monotonic()
     try:
+        planner.start()
+        for index in range(arguments.jobs):  # one by one: what ends the loop finds those that were started
+            jobs.append(Job(f"job-{index}", planner.address, steps, folder, arguments.policy))  # noqa: PERF401
         while any(job.done_count < steps for job in jobs):
             time.sleep(0.5)
             passed_s = time.monotonic() - started_s
@@ -334,9 +353,16 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=900.0, help="seconds after which it is given up")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="infinipipe-soak-") as folder:
         holds = run(arguments, Path(folder))
     sys.exit(0 if holds else 1)
+
+
+def _leave(number: int, _: object) -> None:
+    """End as an interrupt from the keyboard does, with what was started; a second signal does not disturb that."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

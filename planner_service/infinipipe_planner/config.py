@@ -13,6 +13,9 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Largest message either way: 100,000 lengths take 0.3 MiB, their plan about 2 MiB."""
 
+MAX_REPORT_BYTES = 4 * 2**20
+"""Reports of ranks in one message, about 300: the plan goes along, and the event loop writes them."""
+
 MIN_CLIENT_PING_INTERVAL_S = 4.0
 """Shortest time between two keepalive pings of a client: clients may ask for 5 s, the network shifts pings a little.
 gRPC's own default, 300 s, cuts off clients in a long wait."""
@@ -28,6 +31,12 @@ MAX_BATCHES = 512
 
 MAX_BATCHES_PER_JOB = 32
 """Batches of one job that may wait for the solvers; a job that trains has two at a time."""
+
+MAX_BATCHES_PER_OWNER = 128
+"""Batches of one owner of a token that may wait for the solvers."""
+
+MAX_SOLVE_S = 300.0
+"""Seconds that solvers may work on one batch: less than executors wait for a plan, so that they get the fallback."""
 
 MAX_JOBS = 1_000
 """Jobs of one owner that are kept: a job stays until it is deleted."""
@@ -68,6 +77,8 @@ class ServerConfig:
         ray_address: Ray cluster to use; None starts an instance of its own.
         max_batches: Batches of all jobs that may wait.
         max_batches_per_job: Batches of one job that may wait.
+        max_batches_per_owner: Batches of one owner that may wait, where there are tokens.
+        max_solve_s: Seconds that solvers may work on one batch.
         min_ping_interval_s: Shortest keepalive interval that clients may use.
         grace_s: Seconds that calls in flight get to finish on shutdown.
         tls: Certificates; None speaks plaintext.
@@ -76,7 +87,7 @@ class ServerConfig:
         is_insecure: Let other machines in without TLS.
         has_reflection: Describe the service to callers that ask for it; None does so without TLS only.
         max_jobs: Jobs of one owner that are kept.
-        max_waiters: Callers that may wait for plans at the same time.
+        max_waiters: Callers that may wait for plans at once; half of them of one owner, where there are tokens.
         metrics_listen: HOST:PORT where Prometheus reads metrics; None shows none.
     """
 
@@ -86,6 +97,8 @@ class ServerConfig:
     ray_address: str | None = None
     max_batches: int = MAX_BATCHES
     max_batches_per_job: int = MAX_BATCHES_PER_JOB
+    max_batches_per_owner: int = MAX_BATCHES_PER_OWNER
+    max_solve_s: float = MAX_SOLVE_S
     min_ping_interval_s: float = MIN_CLIENT_PING_INTERVAL_S
     grace_s: float = SHUTDOWN_GRACE_S
     tls: TlsFiles | None = None

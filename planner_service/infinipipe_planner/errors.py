@@ -4,6 +4,7 @@ PlannerError                  anything below
   InvalidLengthsError         lengths of a batch that cannot be planned
   InvalidOptionsError         options of a solve that make no sense
   InfeasibleBatchError        a batch that cannot fit in memory, whatever is recomputed
+  SolverTimeoutError          a solve took longer than the service allows and was stopped
   SolverLostError             solver processes died under one candidate more than once, or Ray is gone
     SolverStoppedError        the solver was closed, or nobody wants the batch any longer
 """
@@ -44,6 +45,16 @@ class InfeasibleBatchError(PlannerError):
     def __reduce__(self) -> tuple[type["InfeasibleBatchError"], tuple[int, float, float, str]]:
         """Rebuild from the four arguments: errors cross process boundaries."""
         return type(self), (self.stage_index, self.needed_bytes, self.usable_bytes, self.remedy)
+
+
+class SolverTimeoutError(PlannerError):
+    """A solve took longer than the service allows and was stopped; raised in the service's process only."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"the solve was stopped after {limit_s:g} s (--max-solve-s of the planner); "
+            "a smaller node_limit, max_slice_count or batch takes less"
+        )
 
 
 class SolverLostError(PlannerError):

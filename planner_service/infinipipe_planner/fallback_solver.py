@@ -1,7 +1,7 @@
-"""A plan when there is no solver: chunks as the paper cuts them, every layer recomputed.
+"""A plan when the solver has none: chunks as the paper cuts them, every layer recomputed.
 
 It needs neither Ray nor SCIP, and what fits at all fits so. It is slower to run than a plan that was solved, and faster
-than a run that ends. Its report says FALLBACK.
+than a run that ends. Its report says FALLBACK, and why.
 """
 
 import asyncio
@@ -9,7 +9,13 @@ import dataclasses
 import logging
 
 from infinipipe_contract.plan import ExecutionPlan, SolveOutcome, plan_digest
-from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, SolverStoppedError
+from infinipipe_planner.errors import (
+    InfeasibleBatchError,
+    PlannerError,
+    SolverLostError,
+    SolverStoppedError,
+    SolverTimeoutError,
+)
 from infinipipe_planner.job_records import JobId
 from infinipipe_planner.logs import about
 from infinipipe_planner.options import PlanOptions
@@ -23,7 +29,7 @@ FALLBACK_POLICY = "full-recompute"
 
 
 class FallbackSolver:
-    """Plans with a solver, and without one when it is lost.
+    """Plans with a solver, and without one when it is lost or takes too long.
 
     Args:
         solver: Plans, and tries again by itself, as long as it can.
@@ -33,28 +39,41 @@ class FallbackSolver:
         self._solver = solver
 
     async def solve(self, request: SolveRequest) -> ExecutionPlan:
-        """Plan one training step; a plan that was made without a solver has the outcome FALLBACK.
+        """Plan one training step; the plan that is left when that fails has the outcome FALLBACK.
 
         Raises:
             SolverStoppedError: If the solver was closed.
             SolverLostError: If the solver is lost and the batch does not fit with every layer recomputed.
+            SolverTimeoutError: The same for a solve that took too long.
         """
         try:
             return await self._solver.solve(request)
         except SolverStoppedError:
             raise
+        except SolverTimeoutError as error:
+            reason: PlannerError = error
+            # The solver is there, and stops this, too, if it takes too long: this process could not.
+            plan_otherwise = self._solver.solve
         except SolverLostError as error:
-            lost = error
+            reason = error
+            plan_otherwise = _solve_here
         options = PlanOptions(policy=FALLBACK_POLICY, max_slice_count=request.options.max_slice_count)
         try:
-            plan = await asyncio.to_thread(solve_request, dataclasses.replace(request, options=options))
-        except InfeasibleBatchError:
-            raise lost from None
+            plan = await plan_otherwise(dataclasses.replace(request, options=options))
+        except SolverStoppedError:
+            raise
+        except (InfeasibleBatchError, SolverTimeoutError, SolverLostError):
+            raise reason from None
         log = about(logger, JobId("", request.job or "-"), request.generation, request.step)
-        log.warning("has the fallback plan, every layer recomputed: %s", lost)
-        return _flag(plan)
+        log.warning("has the fallback plan, every layer recomputed: %s", reason)
+        return _flag(plan, str(reason))
 
 
-def _flag(plan: ExecutionPlan) -> ExecutionPlan:
-    flagged = dataclasses.replace(plan, report=dataclasses.replace(plan.report, outcome=SolveOutcome.FALLBACK))
+async def _solve_here(request: SolveRequest) -> ExecutionPlan:
+    return await asyncio.to_thread(solve_request, request)
+
+
+def _flag(plan: ExecutionPlan, reason: str) -> ExecutionPlan:
+    report = dataclasses.replace(plan.report, outcome=SolveOutcome.FALLBACK, fallback_reason=reason)
+    flagged = dataclasses.replace(plan, report=report)
     return dataclasses.replace(flagged, digest=plan_digest(flagged))

@@ -101,11 +101,11 @@ class StoredStep:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPlan:
-    """A step's plan and what the ranks reported about it, by rank; all encoded."""
+class StoredReports:
+    """What ranks reported about a step, by rank and encoded, and how many ranks did; it may be a part of them."""
 
-    encoded_plan: bytes
     encoded_reports: tuple[bytes, ...]
+    report_count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,22 @@
 """What the service remembers: jobs, their newest generation, its steps with batches, plans, failures and reports.
 
 Kept in one SQLite file (see ``store_file.py``), or in memory, and touched from one event loop only. Plans and reports
-are kept encoded.
-
-    JobStoreError                     anything below
-      JobNotFoundError                no job of that name
-      TooManyJobsError                the owner has as many jobs as are kept
-      GenerationError                 the caller's generation is not the newest
-      BatchChangedError               a step was submitted again with another batch
-      StepForgottenError              the step is older than the steps that are kept
-      StepNotPlannedError             a report for a step that has no plan
-    StoreError                        the file itself is in trouble (``store_file.py``)
+are kept encoded. What is forgotten is the business of ``retention.py``.
 """
 
 import array
-import dataclasses
-import functools
-import json
 import sqlite3
-from typing import Any
 
-from infinipipe_contract.codec import profile_from_json, profile_to_json
-from infinipipe_contract.plan import SolveOutcome
+from infinipipe_planner import retention
 from infinipipe_planner.config import MAX_JOBS
-from infinipipe_planner.errors import PlannerError
+from infinipipe_planner.job_errors import (
+    BatchChangedError,
+    GenerationError,
+    JobNotFoundError,
+    StepForgottenError,
+    StepNotPlannedError,
+    TooManyJobsError,
+)
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -32,58 +25,16 @@ from infinipipe_planner.job_records import (
     PlanFigures,
     PlannedStep,
     StoredJob,
-    StoredPlan,
     StoredReport,
+    StoredReports,
     StoredStep,
     UnfinishedStep,
 )
-from infinipipe_planner.options import PlanOptions
+from infinipipe_planner.job_rows import JOB_COLUMNS, SELECT_STEP, read_job, read_step, write_spec
 from infinipipe_planner.store_file import MEMORY, StoreFile
 
-KEPT_STEPS = 1_000
-"""Steps kept per job: a plan of 512 sequences takes about 0.1 MB, so a job stays in the order of 100 MB."""
-
-KEPT_BYTES = 4 * 2**30
-"""Bytes kept of all jobs together; beyond it the steps that were submitted first are forgotten."""
-
-
-class JobStoreError(PlannerError):
-    """Base of what the store refuses."""
-
-
-class JobNotFoundError(JobStoreError):
-    """There is no job of that name."""
-
-
-class TooManyJobsError(JobStoreError):
-    """The owner has as many jobs as are kept."""
-
-
-class GenerationError(JobStoreError):
-    """The caller's generation is not the job's newest one."""
-
-
-class BatchChangedError(JobStoreError):
-    """A step was submitted again with another batch."""
-
-
-class StepForgottenError(JobStoreError):
-    """The step is older than the steps that are kept."""
-
-
-class StepNotPlannedError(JobStoreError):
-    """A report came for a step that has no plan."""
-
-
-_JOB = """serial, owner, name, spec, generation, created_unix_s, submitted_step_count, planned_step_count,
-  forgotten_through"""
-
-_STEP = """
-SELECT steps.step, digest, sequence_count, token_count, status_name, sentence,
-  chunk_count, pipeline_count, slice_count, makespan_s, bubble_ratio, solve_s, outcome,
-  (SELECT max(step_s) FROM reports WHERE reports.step_id = steps.id)
-FROM steps LEFT JOIN plans ON plans.step_id = steps.id LEFT JOIN failures ON failures.step_id = steps.id
-WHERE job_serial = ?"""
+_REPORTS_AT_ONCE = 16
+"""Reports read at once: a single one may be large, and no more than are asked for are held in memory."""
 
 _STEP_ID = "(SELECT id FROM steps WHERE job_serial = ? AND step = ?)"
 
@@ -120,7 +71,7 @@ class JobStore:
                 """INSERT INTO jobs (owner, name, spec, generation, created_unix_s) VALUES (?, ?, ?, 1, ?)
                 ON CONFLICT (owner, name) DO UPDATE SET spec = excluded.spec, generation = generation + 1,
                 submitted_step_count = 0, planned_step_count = 0, forgotten_through = -1""",
-                (*job_id, _write_spec(spec), created_unix_s),
+                (*job_id, write_spec(spec), created_unix_s),
             )
             self._require_room(connection, job_id.owner)
         return self.find_job(job_id)
@@ -131,15 +82,15 @@ class JobStore:
         Raises:
             JobNotFoundError: If its owner has none of that name.
         """
-        rows = self._file.read(f"SELECT {_JOB} FROM jobs WHERE owner = ? AND name = ?", job_id)
+        rows = self._file.read(f"SELECT {JOB_COLUMNS} FROM jobs WHERE owner = ? AND name = ?", job_id)
         if not rows:
             raise JobNotFoundError(f"there is no job {job_id.name!r}")
-        return _read_job(rows[0])
+        return read_job(rows[0])
 
     def list_jobs(self, owner: str) -> list[StoredJob]:
         """Return all jobs of an owner by name."""
-        rows = self._file.read(f"SELECT {_JOB} FROM jobs WHERE owner = ? ORDER BY name", (owner,))
-        return [_read_job(row) for row in rows]
+        rows = self._file.read(f"SELECT {JOB_COLUMNS} FROM jobs WHERE owner = ? ORDER BY name", (owner,))
+        return [read_job(row) for row in rows]
 
     def count_jobs(self) -> int:
         """Count the jobs of all owners."""
@@ -152,7 +103,9 @@ class JobStore:
         Raises:
             JobNotFoundError: If there is no such job.
         """
-        return [_read_step(row) for row in self._file.read(f"{_STEP} ORDER BY step", (self.find_job(job_id).serial,))]
+        return [
+            read_step(row) for row in self._file.read(f"{SELECT_STEP} ORDER BY step", (self.find_job(job_id).serial,))
+        ]
 
     def list_unfinished(self) -> list[UnfinishedStep]:
         """Return the steps of all jobs that wait for their plan, in the order of their submission."""
@@ -205,13 +158,13 @@ class JobStore:
         job = self.find_generation(job_id, generation)
         if step <= job.forgotten_through:
             raise StepForgottenError(
-                f"job {job_id.name!r}: step {step} is no longer kept, only the newest {KEPT_STEPS} steps are"
+                f"job {job_id.name!r}: step {step} is no longer kept, only the newest {retention.KEPT_STEPS} steps are"
             )
-        rows = self._file.read(f"{_STEP} AND step = ?", (job.serial, step))
-        return _read_step(rows[0]) if rows else None
+        rows = self._file.read(f"{SELECT_STEP} AND step = ?", (job.serial, step))
+        return read_step(rows[0]) if rows else None
 
-    def load_plan(self, job_id: JobId, generation: int, step: int) -> StoredPlan:
-        """Return the plan of a planned step, with the reports about it.
+    def load_plan(self, job_id: JobId, generation: int, step: int) -> bytes:
+        """Return the encoded plan of a planned step.
 
         Raises:
             JobNotFoundError: If there is no such job.
@@ -222,8 +175,35 @@ class JobStore:
         plans = self._file.read(f"SELECT encoded_plan FROM plans WHERE step_id = {_STEP_ID}", key)
         if not plans:
             raise StepNotPlannedError(f"job {job_id.name!r}, generation {generation}: step {step} has no plan")
-        reports = self._file.read(f"SELECT encoded_report FROM reports WHERE step_id = {_STEP_ID} ORDER BY rank", key)
-        return StoredPlan(plans[0][0], tuple(report for (report,) in reports))
+        encoded_plan: bytes = plans[0][0]
+        return encoded_plan
+
+    def load_reports(
+        self, job_id: JobId, generation: int, step: int, *, after_rank: int, most_bytes: int
+    ) -> StoredReports:
+        """Return what ranks above one reported about a step: the first reports of so many bytes, or the first alone.
+
+        Raises:
+            JobNotFoundError: If there is no such job.
+            GenerationError: If the generation is not the newest.
+        """
+        key = (self.find_generation(job_id, generation).serial, step)
+        (report_count,) = self._file.read(f"SELECT count(*) FROM reports WHERE step_id = {_STEP_ID}", key)[0]
+        encoded, byte_count = list[bytes](), 0
+        while True:
+            rows = self._file.read(
+                f"SELECT rank, encoded_report FROM reports WHERE step_id = {_STEP_ID} AND rank > ? ORDER BY rank "
+                f"LIMIT {_REPORTS_AT_ONCE}",
+                (*key, after_rank),
+            )
+            for rank, report in rows:
+                byte_count += len(report)
+                if byte_count > most_bytes and encoded:
+                    return StoredReports(tuple(encoded), report_count)
+                encoded.append(report)
+                after_rank = rank
+            if len(rows) < _REPORTS_AT_ONCE:
+                return StoredReports(tuple(encoded), report_count)
 
     def add_step(self, job_id: JobId, generation: int, step: int, batch: Batch) -> bool:
         """Remember a submitted batch.
@@ -249,15 +229,17 @@ class JobStore:
         serial = self.find_job(job_id).serial
         lengths = array.array("q", batch.lengths_tokens).tobytes()
         with self._file.writing() as connection:
-            connection.execute(
+            step_id = connection.execute(
                 """INSERT INTO steps (job_serial, step, digest, sequence_count, token_count, target_token_count,
                 lengths_tokens) VALUES (?, ?, ?, ?, ?, ?, ?)""",
                 (serial, step, batch.digest, count, tokens, batch.target_token_count, lengths),
-            )
+            ).lastrowid
+            assert step_id is not None
+            retention.count_bytes(connection, serial, step_id, len(lengths))
             connection.execute(
                 "UPDATE jobs SET submitted_step_count = submitted_step_count + 1 WHERE serial = ?", (serial,)
             )
-            self._forget_old_steps(connection, serial)
+            retention.forget_old_steps(connection, serial)
         return True
 
     def finish_step(self, job_id: JobId, generation: int, step: int, result: PlannedStep | FailedStep) -> None:
@@ -294,7 +276,8 @@ class JobStore:
             connection.execute(
                 "UPDATE jobs SET planned_step_count = planned_step_count + 1 WHERE serial = ?", (serial,)
             )
-            self._forget_bytes(connection)
+            retention.count_bytes(connection, serial, step_id, len(result.encoded_plan))
+            retention.forget_bytes(connection, self._file.used_bytes)
 
     def add_report(self, job_id: JobId, generation: int, step: int, rank: int, report: StoredReport) -> None:
         """Keep what a rank measured; a second report of the same rank replaces the first.
@@ -310,12 +293,19 @@ class JobStore:
             raise StepNotPlannedError(
                 f"job {job_id.name!r}, generation {generation}: step {step} has no plan to report about"
             )
+        serial = self.find_job(job_id).serial
         with self._file.writing() as connection:
+            (step_id,) = connection.execute(f"SELECT {_STEP_ID}", (serial, step)).fetchone()
+            replaced = connection.execute(
+                "SELECT length(encoded_report) FROM reports WHERE step_id = ? AND rank = ?", (step_id, rank)
+            ).fetchone()
             connection.execute(
-                f"INSERT OR REPLACE INTO reports VALUES ({_STEP_ID}, ?, ?, ?)",
-                (self.find_job(job_id).serial, step, rank, report.step_s, report.encoded_report),
+                "INSERT OR REPLACE INTO reports VALUES (?, ?, ?, ?)",
+                (step_id, rank, report.step_s, report.encoded_report),
             )
-            self._forget_bytes(connection)
+            grown_by = len(report.encoded_report) - (replaced[0] if replaced else 0)
+            retention.count_bytes(connection, serial, step_id, grown_by)
+            retention.forget_bytes(connection, self._file.used_bytes)
 
     def _require_room(self, connection: sqlite3.Connection, owner: str) -> None:
         """Take a job back that is one too many."""
@@ -325,61 +315,3 @@ class JobStore:
                 f"{count - 1} jobs are kept, at most {self._max_jobs} may be (--max-jobs of the planner): "
                 "delete those that are over"
             )
-
-    def _forget_old_steps(self, connection: sqlite3.Connection, serial: int) -> None:
-        """Keep the newest steps of a job only."""
-        oldest_kept = connection.execute(
-            "SELECT step FROM steps WHERE job_serial = ? ORDER BY step DESC LIMIT 1 OFFSET ?", (serial, KEPT_STEPS)
-        ).fetchone()
-        if oldest_kept is not None:
-            _forget_through(connection, serial, oldest_kept[0])
-
-    def _forget_bytes(self, connection: sqlite3.Connection) -> None:
-        """Forget finished steps of whatever job, those that were submitted first, until the rest is small enough."""
-        while self._file.used_bytes() > KEPT_BYTES:
-            oldest = connection.execute(
-                "SELECT job_serial, step FROM steps WHERE id IN (SELECT step_id FROM plans UNION ALL "
-                "SELECT step_id FROM failures) ORDER BY id LIMIT 1"
-            ).fetchone()
-            if oldest is None:
-                return
-            _forget_through(connection, *oldest)
-
-
-def _forget_through(connection: sqlite3.Connection, serial: int, step: int) -> None:
-    connection.execute("DELETE FROM steps WHERE job_serial = ? AND step <= ?", (serial, step))
-    connection.execute("UPDATE jobs SET forgotten_through = max(forgotten_through, ?) WHERE serial = ?", (step, serial))
-
-
-def _write_spec(spec: JobSpec) -> str:
-    return json.dumps(
-        {
-            "profile": profile_to_json(spec.profile),
-            "options": dataclasses.asdict(spec.options),
-            "context_tokens": spec.context_tokens,
-        }
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _read_spec(text: str) -> JobSpec:
-    fields = json.loads(text)
-    return JobSpec(profile_from_json(fields["profile"]), PlanOptions(**fields["options"]), fields["context_tokens"])
-
-
-def _read_job(row: Any) -> StoredJob:  # noqa: ANN401  # a row of the database
-    serial, owner, name, spec, *rest = row
-    return StoredJob(serial, JobId(owner, name), _read_spec(spec), *rest)
-
-
-def _read_step(row: Any) -> StoredStep:  # noqa: ANN401  # a row of the database
-    step, digest, sequence_count, token_count, status_name, sentence, *figures, measured_s = row
-    result: PlanFigures | FailedStep | None = None
-    if status_name is not None:
-        result = FailedStep(status_name, sentence)
-    elif figures[0] is not None:
-        chunk_count, pipeline_count, slice_count, makespan_s, bubble_ratio, solve_s, outcome = figures
-        result = PlanFigures(
-            chunk_count, pipeline_count, slice_count, makespan_s, bubble_ratio, solve_s, SolveOutcome[outcome]
-        )
-    return StoredStep(step, digest, sequence_count, token_count, result, measured_s or 0.0)

@@ -3,7 +3,7 @@
 A process and not a thread, because SCIP holds the interpreter while it runs and may die with its process.
 
 The process may go at any time: lost to a crash, replaced after ``BATCHES_PER_PROCESS`` batches, or killed because
-nobody wants any longer what it plans. Another one is started when the next batch comes.
+nobody wants any longer what it plans or it takes too long. Another one is started when the next batch comes.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_planner.errors import SolverLostError, SolverStoppedError
+from infinipipe_planner.config import MAX_SOLVE_S
+from infinipipe_planner.errors import SolverLostError, SolverStoppedError, SolverTimeoutError
 from infinipipe_planner.solve import solve_request
 from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.solver_process import SolverProcess, Work
@@ -42,11 +43,15 @@ class _Batch:
 class LocalSolver:
     """The solver of ``infinipipe serve --workers 0``; see ``SolverPool`` for the one with Ray.
 
+    Args:
+        max_solve_s: Seconds that the process may work on one batch.
+
     Raises:
         SolverLostError: If the system starts no process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_solve_s: float) -> None:
+        self._max_solve_s = max_solve_s
         self._tell_restart: Callable[[str], None] = lambda _: None
         self._is_closing = threading.Event()
         self._lock = threading.Lock()  # over the next two, and never held while somebody waits for the process
@@ -55,13 +60,16 @@ class LocalSolver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="solve")
 
     @classmethod
-    def start(cls) -> "LocalSolver":
+    def start(cls, *, max_solve_s: float = MAX_SOLVE_S) -> "LocalSolver":
         """Start the solver process and wait until it is ready.
+
+        Args:
+            max_solve_s: Seconds that the process may work on one batch.
 
         Raises:
             SolverLostError: If it does not start, or not in time.
         """
-        solver = cls()
+        solver = cls(max_solve_s)
         assert solver._process is not None
         try:
             solver._process.wait_ready()
@@ -74,7 +82,7 @@ class LocalSolver:
         return solver
 
     def on_restart(self, tell: Callable[[str], None]) -> None:
-        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted."""
+        """Have somebody told, from another thread, why a process is replaced: lost, worn, unwanted, overdue."""
         self._tell_restart = tell
 
     async def solve(self, request: SolveRequest) -> ExecutionPlan:
@@ -86,6 +94,7 @@ class LocalSolver:
         Raises:
             SolverLostError: If the process died twice while it planned, or did not start.
             SolverStoppedError: If the solver was closed.
+            SolverTimeoutError: If the process worked on the batch for longer than it may.
         """
         work = functools.partial(solve_request, request)
         if self._is_closing.is_set():
@@ -133,18 +142,23 @@ class LocalSolver:
 
     def _ask_with_retry(self, batch: _Batch) -> ExecutionPlan | Exception:
         """Have a batch planned; lost once, by the death of the process, it is planned once more."""
+        end = ""
         for _ in range(2):
             process = self._take_process(batch)
             try:
-                return process.ask(batch.work)
+                return process.ask(batch.work, self._max_solve_s)
             except (EOFError, OSError):
                 self._require_wanted(batch)
+                end = process.describe_end()
                 self._replace_process("lost")
-                logger.warning("the solver process was lost, another one takes its place")
+                logger.warning("the solver process was lost (%s), another one takes its place", end)
+            except SolverTimeoutError:
+                self._replace_process("overdue")
+                raise
             except SolverLostError:  # it hangs while it starts; the next one may not
                 self._replace_process("lost")
                 raise
-        raise SolverLostError("the solver process died twice while it planned the batch")
+        raise SolverLostError(f"the solver process died twice while it planned the batch ({end})")
 
     def _take_process(self, batch: _Batch) -> SolverProcess:
         """Return the process that plans the batch from now on, a new one if there is none."""

@@ -7,6 +7,7 @@ often is counted, not repeated: a line a minute says how much was left out.
 import contextlib
 import logging
 import logging.handlers
+import sys
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
@@ -59,7 +60,7 @@ def open_log(log_format: LogFormat = "text", file: Path | None = None) -> Iterat
     handler: logging.Handler = logging.StreamHandler()
     if file is not None:
         try:
-            handler = logging.handlers.RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILE_COUNT)
+            handler = _LogFile(file)
         except OSError as error:
             raise LogFileError(f"cannot write the log {file}: {error.strerror} (--log-file)") from None
     handler.setFormatter(_json_formatter() if log_format == "json" else _TextFormatter())
@@ -73,7 +74,28 @@ def open_log(log_format: LogFormat = "text", file: Path | None = None) -> Iterat
     finally:
         budget.close()
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # what a full disk did not take
+            handler.close()
+
+
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """Files that rotate; lines that cannot be written are lost, which is said once on standard error."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, maxBytes=FILE_BYTES, backupCount=FILE_COUNT)
+        self._file = file
+        self._has_said_so = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Say once why a line is lost; logging itself would write a traceback for each."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_said_so:
+            self._has_said_so = True
+            sys.stderr.write(
+                f"cannot write the log {self._file}: {error.strerror}; lines are lost until it can be (--log-file)\n"
+            )
 
 
 @dataclass(slots=True)

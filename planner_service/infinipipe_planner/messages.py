@@ -18,6 +18,7 @@ from infinipipe_contract.codec import (
 )
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_contract.profile import MAX_REPLICAS, MAX_STAGES, Profile
+from infinipipe_planner.errors import InvalidOptionsError
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -25,8 +26,8 @@ from infinipipe_planner.job_records import (
     PlanFigures,
     PlannedStep,
     StoredJob,
-    StoredPlan,
     StoredReport,
+    StoredReports,
     StoredStep,
 )
 from infinipipe_planner.lengths import MAX_SEQUENCE_TOKENS
@@ -80,11 +81,15 @@ def read_profile(has_profile: bool, message: profile_pb2.Profile) -> Profile:
     return profile_from_proto(message)
 
 
-def read_options(message: planner_service_pb2.PlanOptions) -> PlanOptions:
+def read_options(message: planner_service_pb2.PlanOptions, max_solve_s: float) -> PlanOptions:
     """Read how to plan.
 
+    Args:
+        message: The options.
+        max_solve_s: Seconds that solvers may work on one batch.
+
     Raises:
-        InvalidOptionsError: If a value makes no sense.
+        InvalidOptionsError: If a value makes no sense, or the solve would be stopped in any case.
     """
     options = PlanOptions(
         policy=message.policy or DEFAULT_OPTIONS.policy,
@@ -94,11 +99,20 @@ def read_options(message: planner_service_pb2.PlanOptions) -> PlanOptions:
         budget_s=message.budget_s,
     )
     check_options(options)
+    if options.budget_s >= max_solve_s:
+        raise InvalidOptionsError(
+            f"budget_s is {options.budget_s:g}, it must be less than {max_solve_s:g}, "
+            "after which the planner stops a solve (--max-solve-s)"
+        )
     return options
 
 
-def read_job_spec(message: planner_service_pb2.JobSpec) -> JobSpec:
+def read_job_spec(message: planner_service_pb2.JobSpec, max_solve_s: float) -> JobSpec:
     """Read what a job trains with.
+
+    Args:
+        message: The specification.
+        max_solve_s: Seconds that solvers may work on one batch.
 
     Raises:
         InvalidRequestError: If the profile or the context is missing.
@@ -110,7 +124,7 @@ def read_job_spec(message: planner_service_pb2.JobSpec) -> JobSpec:
             f"context_tokens is {message.context_tokens}, it must be at least 1 and at most {MAX_SEQUENCE_TOKENS}"
         )
     profile = read_profile(message.HasField("profile"), message.profile)
-    return JobSpec(profile, read_options(message.options), message.context_tokens)
+    return JobSpec(profile, read_options(message.options, max_solve_s), message.context_tokens)
 
 
 def read_target_token_count(request: planner_service_pb2.SubmitBatchRequest, token_count: int) -> int | None:
@@ -164,6 +178,7 @@ def read_report(report: planner_service_pb2.RankReport) -> StoredReport:
         raise InvalidRequestError(f"report.loss is {report.loss}, it must be a finite number or absent")
     for index, action in enumerate(report.actions):
         _check_action(f"report.actions[{index}]", action)
+    report.DiscardUnknownFields()  # no limit would hold for what they carry
     return StoredReport(report.step_s, report.SerializeToString())
 
 
@@ -220,11 +235,12 @@ def write_job(job: StoredJob) -> planner_service_pb2.Job:
     )
 
 
-def write_plan(stored: StoredPlan) -> planner_service_pb2.GetPlanResponse:
-    """Write a plan and the reports about it."""
+def write_plan(encoded_plan: bytes | None, reports: StoredReports) -> planner_service_pb2.GetPlanResponse:
+    """Write a plan, if there is to be one, and reports about it."""
     return planner_service_pb2.GetPlanResponse(
-        plan=plan_pb2.ExecutionPlan.FromString(stored.encoded_plan),
-        reports=map(planner_service_pb2.RankReport.FromString, stored.encoded_reports),
+        plan=None if encoded_plan is None else plan_pb2.ExecutionPlan.FromString(encoded_plan),
+        reports=map(planner_service_pb2.RankReport.FromString, reports.encoded_reports),
+        report_count=reports.report_count,
     )
 
 

@@ -7,6 +7,7 @@ the process that holds the connection. So somebody has to look: ``is_alive`` ask
 import contextlib
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -18,8 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from infinipipe_planner.config import parse_address
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
+from infinipipe_planner.process_memory import peak_bytes
 from infinipipe_planner.ray_directory import RayDirectory, sweep_directories
 
 logger = logging.getLogger(__name__)
@@ -44,8 +48,11 @@ _LOCAL_RAY_ENVIRONMENT = {
 
 
 ESSENTIAL_PROCESSES = frozenset({"gcs_server", "raylet"})
+_EXIT = re.compile(r"Worker exit type: (\S+) Worker exit detail: ([^.\n]+)")
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_ATTEMPTS = 3
+ANSWER_TIMEOUT_S = 10.0
+"""Seconds for a cluster to answer as gRPC does; Ray itself waits for ever."""
 
 
 class RayLostError(Exception):
@@ -70,7 +77,7 @@ class Actor:
 
     Attributes:
         handle: Ray's, untyped.
-        ready: Reference that Ray resolves when the process has started, or cannot.
+        ready: Reference that Ray resolves to the process id when the process has started, or cannot.
         deadline_s: When it should have started, on the monotonic clock.
     """
 
@@ -90,6 +97,10 @@ class _CandidateSolver:
     def solve(self, request: CandidateRequest) -> CandidateResult:
         """Build one candidate."""
         return solve_candidate(request)
+
+    def process_id(self) -> int:
+        """Tell that the process has started, and which it is."""
+        return os.getpid()
 
 
 class RayConnection:
@@ -128,8 +139,8 @@ class RayConnection:
                 "object_store_memory": _OBJECT_STORE_BYTES,
                 "_temp_dir": str(self._directory.path),
             }
-        elif (error := _probe(address)) is not None:  # Ray itself tries for minutes
-            raise NoRayClusterError(f"no Ray cluster at {address}: {error.strerror or error}")
+        else:
+            _require_cluster(address)
         import ray  # noqa: PLC0415
         import ray.exceptions  # noqa: PLC0415
 
@@ -159,7 +170,7 @@ class RayConnection:
     def start_actor(self) -> Actor:
         """Ask for a solver process; returns at once."""
         handle: Any = self._solver_class.remote()
-        return Actor(handle, handle.__ray_ready__.remote(), time.monotonic() + START_TIMEOUT_S)
+        return Actor(handle, handle.process_id.remote(), time.monotonic() + START_TIMEOUT_S)
 
     def is_started(self, actor: Actor) -> bool:
         """Tell whether a solver process has started, or died since; a cluster without a free core keeps it waiting."""
@@ -171,6 +182,15 @@ class RayConnection:
     def is_expected(self, actor: Actor) -> bool:
         """Tell whether a solver process has started or still has time to."""
         return time.monotonic() < actor.deadline_s or self.is_started(actor)
+
+    def peak_bytes(self, actor: Actor) -> int:
+        """Return the largest memory of a solver process so far; 0 where it is not known, as on another machine."""
+        if self._address is not None or not self.is_started(actor):
+            return 0
+        try:
+            return peak_bytes(self._ray.get(actor.ready))
+        except (Exception, SystemExit):  # it did not start, or Ray was lost meanwhile: whoever uses it learns that
+            return 0
 
     def wait_started(self, actors: Sequence[Actor]) -> None:
         """Wait until solver processes have started.
@@ -205,7 +225,7 @@ class RayConnection:
             if not self.is_alive():
                 raise RayLostError(_first_line(error)) from error
             if is_loss(error):
-                raise ProcessLostError(_first_line(error)) from error
+                raise ProcessLostError(_describe_loss(error)) from error
             raise
         return result
 
@@ -235,6 +255,27 @@ def is_loss(error: BaseException) -> bool:
     return isinstance(error, RayError) and not isinstance(error, RayTaskError)
 
 
+def _require_cluster(address: str) -> None:
+    """Make sure that somebody answers at the address before Ray is asked, which would try for minutes or for ever.
+
+    Raises:
+        NoRayClusterError: If nobody does.
+    """
+    error = _probe(address)
+    if error is not None:
+        raise NoRayClusterError(f"no Ray cluster at {address}: {error.strerror or error}")
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):  # its certificates are Ray's own business
+        return
+    with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(ANSWER_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            raise NoRayClusterError(
+                f"no Ray cluster at {address}: it accepts connections, and does not answer as Ray within "
+                f"{ANSWER_TIMEOUT_S:g} s"
+            ) from None
+
+
 def _probe(address: str) -> OSError | None:
     """Try to connect; returns why not. One lost packet is not taken for the end."""
     failure: OSError | None = None
@@ -246,6 +287,12 @@ def _probe(address: str) -> OSError | None:
         else:
             return None
     return failure
+
+
+def _describe_loss(error: BaseException) -> str:
+    """Say what Ray says, with how the process ended where it tells."""
+    end = _EXIT.search(str(error))
+    return _first_line(error).rstrip(".") + (f" ({end[1]}: {end[2]})" if end else "")
 
 
 def _first_line(error: BaseException) -> str:

@@ -112,8 +112,10 @@ async def start_server(solver: Solver, config: ServerConfig, metrics: PlannerMet
     server = grpc.aio.server(interceptors=_interceptors(config, metrics), options=_options(config))
     store = JobStore(config.store, config.max_jobs)
     # One batch more than solvers, so that the next is there before a solver runs dry.
-    queue = FairQueue(config.num_workers + 1, config.max_batches, config.max_batches_per_job)
-    servicer = PlannerServicer(solver, store, queue, config.max_waiters, metrics)
+    queue = FairQueue(
+        config.num_workers + 1, config.max_batches, config.max_batches_per_job, config.max_batches_per_owner
+    )
+    servicer = PlannerServicer(solver, store, queue, metrics, config)
     metrics.watch(
         queued_batches=lambda: queue.waiting_count,
         running_batches=lambda: queue.running_count,
@@ -223,8 +225,8 @@ def _shown(metrics: PlannerMetrics, listen: str | None) -> Iterator[None]:
 def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
     try:
         if config.num_workers == 0:
-            return LocalSolver.start()
-        return SolverPool.start(config.num_workers, ray_address=config.ray_address)
+            return LocalSolver.start(max_solve_s=config.max_solve_s)
+        return SolverPool.start(config.num_workers, ray_address=config.ray_address, max_solve_s=config.max_solve_s)
     except SystemExit:  # Ray takes SIGTERM for itself while it starts, with an exit code of its own
         raise SystemExit(128 + signal.SIGTERM) from None
     except NoRayClusterError as error:

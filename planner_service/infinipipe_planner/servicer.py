@@ -23,15 +23,27 @@ from infinipipe_contract.codec import plan_to_proto
 from infinipipe_contract.plan import ExecutionPlan
 from infinipipe_planner import messages
 from infinipipe_planner.authentication import caller
+from infinipipe_planner.config import MAX_REPORT_BYTES, ServerConfig
 from infinipipe_planner.fair_queue import FairQueue, Ticket
-from infinipipe_planner.job_records import Batch, FailedStep, JobId, JobSpec, PlanFigures, PlannedStep, StoredStep
-from infinipipe_planner.job_store import JobNotFoundError, JobStore
+from infinipipe_planner.job_errors import JobNotFoundError
+from infinipipe_planner.job_records import (
+    Batch,
+    FailedStep,
+    JobId,
+    JobSpec,
+    PlanFigures,
+    PlannedStep,
+    StoredReports,
+    StoredStep,
+)
+from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.lengths import check_lengths
 from infinipipe_planner.logs import about
 from infinipipe_planner.metrics import PlannerMetrics
 from infinipipe_planner.solve_request import SolveRequest
-from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, TooManyWaitersError, answer_to
+from infinipipe_planner.status import Answer, AnsweredError, ShuttingDownError, answer_to
 from infinipipe_planner.store_file import StoreError
+from infinipipe_planner.waiting_room import WaitingRoom
 
 logger = logging.getLogger(__name__)
 
@@ -53,25 +65,6 @@ class Solver(Protocol):
         ...
 
 
-class _Changes:
-    """Lets waiters of a job sleep until something about the job changes; a waiter that vanishes leaves nothing."""
-
-    def __init__(self) -> None:
-        self._events: dict[JobId, asyncio.Event] = {}
-
-    async def next_of(self, job: JobId) -> None:
-        await self._events.setdefault(job, asyncio.Event()).wait()
-
-    def announce(self, job: JobId) -> None:
-        event = self._events.pop(job, None)
-        if event is not None:
-            event.set()
-
-    def announce_all(self) -> None:
-        for job in list(self._events):
-            self.announce(job)
-
-
 @dataclass(frozen=True, slots=True)
 class _Solving:
     """A step that is being planned: the task that does it and its place in the queue."""
@@ -87,20 +80,19 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         solver: Plans batches.
         store: Holds jobs, plans and reports.
         queue: Decides whose batch is solved next.
-        max_waiters: Callers that may wait for plans at the same time.
         metrics: Are told what happens.
+        config: Limits of waiting callers and of a solve.
     """
 
     def __init__(
-        self, solver: Solver, store: JobStore, queue: FairQueue, max_waiters: int, metrics: PlannerMetrics
+        self, solver: Solver, store: JobStore, queue: FairQueue, metrics: PlannerMetrics, config: ServerConfig
     ) -> None:
         self._solver = solver
         self._store = store
         self._queue = queue
-        self._max_waiters = max_waiters
         self._metrics = metrics
-        self._waiter_count = 0
-        self._changes = _Changes()
+        self._max_solve_s = config.max_solve_s
+        self._waiting_room = WaitingRoom(config.max_waiters)
         self._solving: dict[StepKey, _Solving] = {}
         self._store_errors: dict[StepKey, StoreError] = {}
         self._is_closed = False
@@ -109,7 +101,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
     @property
     def waiter_count(self) -> int:
         """Callers that wait for plans; may be asked for in any thread."""
-        return self._waiter_count
+        return self._waiting_room.waiter_count
 
     def resume(self) -> int:
         """Plan the steps that were submitted to an earlier run of the service and not planned; returns their count."""
@@ -122,7 +114,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         """Create a job or open its next generation."""
         self._require_open()
         job_id = _read_job_id(request.job)
-        job = self._store.open_generation(job_id, messages.read_job_spec(request.spec), time.time())
+        job = self._store.open_generation(job_id, messages.read_job_spec(request.spec, self._max_solve_s), time.time())
         self._drop_work(job_id)
         self._metrics.forget_job(job_id)
         self._metrics.count_jobs(self._store.count_jobs())
@@ -171,8 +163,13 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         stored = await self._wait_for_result(job_id, request.generation, step)
         if isinstance(stored.result, FailedStep):
             raise AnsweredError(Answer(grpc.StatusCode[stored.result.status_name], stored.result.sentence))
+        if request.HasField("after_rank"):
+            return messages.write_plan(None, self._load_reports(job_id, request.generation, step, request.after_rank))
         self._metrics.plan_waited(time.monotonic() - started_s)
-        return messages.write_plan(self._store.load_plan(job_id, request.generation, step))
+        return messages.write_plan(
+            self._store.load_plan(job_id, request.generation, step),
+            self._load_reports(job_id, request.generation, step, -1),
+        )
 
     async def ListPlans(self, request: pb.ListPlansRequest, context: Context) -> pb.ListPlansResponse:
         """List the kept steps of a job."""
@@ -183,7 +180,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         """Plan lengths without a job."""
         self._require_open()
         profile = messages.read_profile(request.HasField("profile"), request.profile)
-        options = messages.read_options(request.options)
+        options = messages.read_options(request.options, self._max_solve_s)
         check_lengths(request.lengths_tokens)
         place = JobId(caller(), NO_JOB)
         self._queue.require_room(place)
@@ -212,13 +209,13 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
             timeout_s: Seconds to wait for solves; what is not done then is dropped.
         """
         self._is_closed = True
-        self._changes.announce_all()
+        self._waiting_room.announce_all()
         if self._solving:
             await asyncio.wait([solving.task for solving in self._solving.values()], timeout=timeout_s)
         for solving in self._solving.values():
             solving.task.cancel()
         self._solving.clear()
-        self._changes.announce_all()
+        self._waiting_room.announce_all()
 
     def _begin(self, key: StepKey, spec: JobSpec, batch: Batch) -> None:
         """Let a task plan a step when the job's turn comes."""
@@ -252,7 +249,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
             self._metrics.step_planned(job_id, step, result.figures, time.monotonic() - started_s)
             log.info("planned in %.2f s", result.figures.solve_s)
         except Exception as error:  # a failed solve is a value: every waiter gets the same status
-            answer = answer_to(error, f"planning step {step} of job {job_id.name!r}")
+            answer = answer_to(error, f"planning step {step} of job {job_id.name!r}", log)
             result = FailedStep(answer.code.name, answer.sentence)
             self._metrics.step_failed(answer.code.name)
             log.warning("failed: %s", answer.sentence)
@@ -271,7 +268,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
                     if key not in self._store_errors:
                         about(logger, *key).error("is solved and cannot be kept: %s", error)
                     self._store_errors[key] = error
-                    self._changes.announce(job_id)
+                    self._waiting_room.announce(job_id)
                     await asyncio.sleep(STORE_RETRY_PAUSE_S)
                 else:
                     break
@@ -279,7 +276,7 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
             self._store_errors.pop(key, None)
             if self._is_current(key):
                 del self._solving[key]
-        self._changes.announce(job_id)
+        self._waiting_room.announce(job_id)
 
     def _is_current(self, key: StepKey) -> bool:
         """Tell whether the running task still plans the step; the step may have been dropped while it ran."""
@@ -299,19 +296,10 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
                 raise self._store_errors[job_id, generation, step]
             if self._is_closed and (job_id, generation, step) not in self._solving:
                 raise ShuttingDownError("the planner is shutting down")
-            await self._wait_for_change(job_id)
+            await self._waiting_room.wait(job_id)
 
-    async def _wait_for_change(self, job_id: JobId) -> None:
-        if self._waiter_count >= self._max_waiters:
-            raise TooManyWaitersError(
-                f"{self._waiter_count} callers wait for plans, at most {self._max_waiters} may "
-                "(--max-waiters of the planner)"
-            )
-        self._waiter_count += 1
-        try:
-            await self._changes.next_of(job_id)
-        finally:
-            self._waiter_count -= 1
+    def _load_reports(self, job_id: JobId, generation: int, step: int, after_rank: int) -> StoredReports:
+        return self._store.load_reports(job_id, generation, step, after_rank=after_rank, most_bytes=MAX_REPORT_BYTES)
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -326,14 +314,14 @@ class PlannerServicer(planner_service_pb2_grpc.PlannerServiceServicer):
         """Stop the solves of a job whose steps are forgotten, and wake its waiters."""
         for key in [key for key in self._solving if key[0] == job_id]:
             self._solving.pop(key).task.cancel()
-        self._changes.announce(job_id)
+        self._waiting_room.announce(job_id)
 
     def _drop_forgotten(self, job_id: JobId, generation: int) -> None:
         """Stop the solve of a step that the store no longer keeps, and wake who waits for it."""
         forgotten_through = self._store.find_job(job_id).forgotten_through
         for key in [key for key in self._solving if key[:2] == (job_id, generation) and key[2] <= forgotten_through]:
             self._solving.pop(key).task.cancel()
-            self._changes.announce(job_id)
+            self._waiting_room.announce(job_id)
 
 
 def _read_job_id(name: str) -> JobId:

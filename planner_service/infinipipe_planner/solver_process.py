@@ -4,16 +4,24 @@ import ctypes
 import multiprocessing
 import signal
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_planner.errors import SolverLostError
+from infinipipe_planner.errors import SolverLostError, SolverTimeoutError
+from infinipipe_planner.process_memory import describe_peak, peak_bytes
 
 Work = Callable[[], ExecutionPlan]
 
 READY_TIMEOUT_S = 60.0
 """How long a process may take to start."""
+
+LOOK_INTERVAL_S = 0.5
+"""Seconds between two looks at the memory of a process that plans."""
+
+END_TIMEOUT_S = 5.0
+"""How long the system may take to say what a process ended of."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,6 +49,7 @@ class SolverProcess:
         theirs.close()  # so that the end of one process is the end of the other's pipe
         self.answered_count = 0
         self._is_ready = False
+        self._peak_bytes = 0
 
     def wait_ready(self) -> None:
         """Wait until it has started.
@@ -56,15 +65,25 @@ class SolverProcess:
         self._pipe.recv()
         self._is_ready = True
 
-    def ask(self, work: Work) -> ExecutionPlan | Exception:
+    def ask(self, work: Work, limit_s: float) -> ExecutionPlan | Exception:
         """Have one batch planned; an error of the work is returned, never raised.
 
+        Args:
+            work: Plans it.
+            limit_s: How long it may take.
+
         Raises:
+            SolverTimeoutError: If it takes longer; the process is of no further use.
             SolverLostError: If the process did not start in time.
             EOFError, OSError: If it died.
         """
         self.wait_ready()
         self._pipe.send(work)
+        deadline_s = time.monotonic() + limit_s
+        while not self._pipe.poll(min(LOOK_INTERVAL_S, max(0.0, deadline_s - time.monotonic()))):
+            self._peak_bytes = peak_bytes(self._process.pid or 0) or self._peak_bytes
+            if time.monotonic() >= deadline_s:
+                raise SolverTimeoutError(limit_s)
         answer = self._pipe.recv()
         self.answered_count += 1
         assert isinstance(answer, (ExecutionPlan, Exception))
@@ -73,6 +92,18 @@ class SolverProcess:
     def kill(self) -> None:
         """End it at once, whatever it does; does not wait. Safe to call from any thread, also when it is dead."""
         self._process.kill()
+
+    def describe_end(self) -> str:
+        """Say what it died of, and how much memory it had."""
+        self._process.join(END_TIMEOUT_S)
+        code = self._process.exitcode
+        if code is None:
+            how = "it has not ended yet"
+        elif code < 0:
+            how = f"ended by {signal.Signals(-code).name}"
+        else:
+            how = f"ended with exit code {code}"
+        return f"{how}, {describe_peak(self._peak_bytes)}"
 
     def end(self) -> None:
         """End it and wait until it is gone; nobody may ask it meanwhile."""

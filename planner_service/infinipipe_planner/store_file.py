@@ -16,7 +16,7 @@ from infinipipe_planner.errors import PlannerError
 MEMORY = ":memory:"
 """Path of a store that ends with its owner."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x496E6650
 """Marks the file as a planner's ("InfP"), so that another program's file is never written to."""
 
@@ -37,6 +37,15 @@ CREATE TABLE jobs (
   planned_step_count INTEGER NOT NULL DEFAULT 0,
   forgotten_through INTEGER NOT NULL DEFAULT -1,
   UNIQUE (owner, name)
+);
+"""
+
+# A table of its own, so that a sum over all steps reads little.
+_KEPT = """
+CREATE TABLE kept (
+  step_id INTEGER PRIMARY KEY REFERENCES steps (id) ON DELETE CASCADE,
+  job_serial INTEGER NOT NULL,
+  byte_count INTEGER NOT NULL
 );
 """
 
@@ -78,6 +87,7 @@ CREATE TABLE reports (
   PRIMARY KEY (step_id, rank)
 );
 """
+    + _KEPT
 )
 
 # Jobs had no owner, and no two of them had one name.
@@ -88,6 +98,12 @@ DROP TABLE jobs;
 INSERT INTO jobs SELECT serial, '', name, spec, generation, created_unix_s, submitted_step_count, planned_step_count,
   forgotten_through FROM jobs_before;
 DROP TABLE jobs_before;
+"""
+
+# Bytes were not counted by step. Those of plans that are there would take a look at all of them: they count as nothing.
+_MIGRATION_FROM_2 = f"""
+{_KEPT};
+INSERT INTO kept SELECT id, job_serial, 8 * sequence_count FROM steps;
 """
 
 
@@ -177,8 +193,12 @@ class StoreFile:
             if is_new:
                 _execute_all(connection, _SCHEMA)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            elif self._pragma("user_version") == 1:
-                _execute_all(connection, _MIGRATION_FROM_1)
+            else:
+                version = self._pragma("user_version")
+                if version < 2:
+                    _execute_all(connection, _MIGRATION_FROM_1)
+                if version < SCHEMA_VERSION:
+                    _execute_all(connection, _MIGRATION_FROM_2)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         # Not before: a table that is replaced would take along what refers to it.
         self._connection.execute("PRAGMA foreign_keys = ON")

@@ -78,6 +78,7 @@ def plan_to_proto(plan: ExecutionPlan) -> plan_pb2.ExecutionPlan:
             solve_s=plan.report.solve_s,
             slice_count=plan.report.slice_count,
             gap_ratio=plan.report.gap_ratio,
+            fallback_reason=plan.report.fallback_reason,
         ),
     )
     for stage in plan.estimate.stages:
@@ -126,6 +127,7 @@ def plan_from_proto(message: plan_pb2.ExecutionPlan) -> ExecutionPlan:
                 CandidateReport(c.name, c.slice_count, c.makespan_s, c.infeasible_reason, c.solve_s, c.replica_index)
                 for c in report.candidates
             ),
+            fallback_reason=report.fallback_reason,
         ),
         digest=message.digest,
     )

@@ -167,6 +167,7 @@ class SolveReport:
         slice_count: Slices of the longest sequence in the chosen candidate (paper: K).
         gap_ratio: Largest relative gap among its recompute problems.
         candidates: Every candidate tried, in the order they were tried.
+        fallback_reason: Why the plan was made without a solver; empty when it was solved.
     """
 
     outcome: SolveOutcome
@@ -174,6 +175,7 @@ class SolveReport:
     slice_count: int
     gap_ratio: float = 0.0
     candidates: tuple[CandidateReport, ...] = ()
+    fallback_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ def plan_tables(plan: ExecutionPlan) -> str:
 
 def _summary_table(plan: ExecutionPlan) -> str:
     estimate = plan.estimate
+    reason = plan.report.fallback_reason
     chunks = [chunk for pipeline in plan.pipelines for chunk in pipeline.chunks]
     token_count = sum(chunk.token_count for chunk in chunks)
     replicas = f" on {plan.replica_count} replicas" if plan.replica_count > 1 else ""
@@ -92,6 +93,7 @@ def _summary_table(plan: ExecutionPlan) -> str:
             ("bubble", f"{estimate.bubble_ratio:.1%}"),
             ("recompute", f"{estimate.recompute_ratio:.1%} of busy time, {recompute_layer_total(plan)} layer passes"),
             ("recompute solved", _outcome(plan)),
+            *([("fallback because", reason)] if reason else []),
             ("digest", plan.digest[:16]),
         ],
     )

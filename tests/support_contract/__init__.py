@@ -77,6 +77,27 @@ def two_stage_plan() -> tuple[Profile, list[int], ExecutionPlan]:
     return profile, lengths, build_plan(profile, lengths, pipeline)
 
 
+def four_stage_plan() -> tuple[Profile, list[int], ExecutionPlan]:
+    """Six chunks on four stages, one forward and one backward in turn: a sequence in three, short ones in others."""
+    lengths = [20, 3, 5, 4, 6, 2]
+    pipeline = picture_pipeline(
+        [
+            [Slice(0, 0, 8)],
+            [Slice(0, 8, 8)],
+            [Slice(0, 16, 4), Slice(1, 0, 3)],
+            [Slice(2, 0, 5)],
+            [Slice(3, 0, 4), Slice(5, 0, 2)],
+            [Slice(4, 0, 6)],
+        ],
+        "F0r1 F1r1 F2 F3 F4 F5 B2 B1 B0 B3 B4 B5",
+        "F0r1 F1 F2 F3 F4 B2 F5 B1 B0 B3 B4 B5",
+        "F0 F1 F2 F3 B2 F4 B1 F5 B0 B3 B4 B5",
+        "F0 F1 F2 B2 F3 B1 F4 B0 F5 B3 B4 B5",
+    )
+    profile = small_profile(4, 1)
+    return profile, lengths, build_plan(profile, lengths, pipeline)
+
+
 def replica_plan() -> tuple[Profile, list[int], ExecutionPlan]:
     """Three replicas of two stages: two chunks of a sequence and a hybrid one, two whole sequences, nothing."""
     lengths = [12, 3, 5, 4]

@@ -44,6 +44,13 @@ def fetch_step(planner: str, job: pb.Job, step: int) -> StepRecord:
     """Return a step that is planned; a report that does not fit its plan is left out, aloud."""
     request = pb.GetPlanRequest(job=job.name, generation=job.generation, step=step)
     response: pb.GetPlanResponse = call_planner(planner, "GetPlan", request)
+    reports = list(response.reports)
+    while len(reports) < response.report_count:
+        request.after_rank = reports[-1].rank if reports else -1
+        further: pb.GetPlanResponse = call_planner(planner, "GetPlan", request)
+        if not further.reports:  # those of a step that was forgotten meanwhile
+            break
+        reports += further.reports
     try:
         plan = plan_from_proto(response.plan)
     except InvalidPlanError as error:
@@ -54,7 +61,7 @@ def fetch_step(planner: str, job: pb.Job, step: int) -> StepRecord:
         for chunk_index in range(len(pipeline.chunks))
     }
     ranks = []
-    for report in response.reports:
+    for report in reports:
         has_stage = report.stage_index < plan.stage_count and report.replica_index < plan.replica_count
         if has_stage and all(_fits(action, chunk_ids) for action in report.actions):
             ranks.append(_read_rank(report))

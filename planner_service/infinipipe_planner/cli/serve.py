@@ -10,6 +10,7 @@ from infinipipe_planner.cli.output import EXIT_USAGE, fail, planner_extra
 from infinipipe_planner.config import (
     DEFAULT_ADDRESS,
     MAX_JOBS,
+    MAX_SOLVE_S,
     MAX_WAITERS,
     InvalidAddressError,
     LogFormat,
@@ -95,6 +96,14 @@ def serve(
     max_waiters: Annotated[
         int, typer.Option(min=1, help="Callers that wait for plans at once.", rich_help_panel=LIMITS_PANEL)
     ] = MAX_WAITERS,
+    max_solve_s: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            help="Seconds that solvers may work on one batch; then it gets the fallback plan.",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = MAX_SOLVE_S,
     metrics_listen: Annotated[
         str | None,
         typer.Option(
@@ -145,6 +154,7 @@ def serve(
         has_reflection=reflection,
         max_jobs=max_jobs,
         max_waiters=max_waiters,
+        max_solve_s=max_solve_s,
         metrics_listen=metrics_listen,
     )
     with planner_extra():

@@ -16,6 +16,7 @@ from infinipipe_contract.plan import ActionKind
 from infinipipe_contract.text import format_bytes
 from infinipipe_executor.errors import PlanFailedError
 from infinipipe_executor.plan_client import ActionMeasurement, PlanClient, RankReport
+from infinipipe_planner import servicer
 from infinipipe_planner.cli import build_app
 from infinipipe_planner.cli.output import planner_extra
 from infinipipe_planner.errors import SolverLostError
@@ -53,6 +54,20 @@ def run(app: typer.Typer, service: BackgroundService, *arguments: object) -> Res
 
 def words(line: str) -> list[str]:
     return line.split()
+
+
+def test_show_has_the_reports_of_all_ranks_also_when_they_come_in_parts(
+    app: typer.Typer, service: BackgroundService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "MAX_REPORT_BYTES", 1)
+    with PlanClient(service.address, call_timeout_s=10) as client:
+        client.join_job("train", 1)
+        for rank in (0, 2, 5):
+            client.report_step(0, RankReport(rank, 0, 2.0, 1.0, 0.25))
+
+    result = run(app, service, "show", "train", 0, "--json")
+
+    assert [rank["rank"] for rank in json.loads(result.output)["ranks"]] == [0, 1, 2, 5]
 
 
 def test_jobs_lists_every_job_with_its_generation_shape_and_steps(app: typer.Typer, service: BackgroundService) -> None:

@@ -20,15 +20,16 @@ def order_of(queue: FairQueue, tickets: list[Ticket]) -> list[str]:
 
 
 def test_jobs_take_turns_however_many_batches_one_of_them_has() -> None:
-    queue = FairQueue(1, 100, 100)
+    queue = FairQueue(1, 100, 100, 100)
     tickets = [queue.enter(JobId("", name)) for name in "aaaaabbc"]
 
     assert "".join(order_of(queue, tickets)) == "aabcabaa"
 
 
 def test_a_place_is_the_number_of_batches_that_are_solved_before() -> None:
-    queue = FairQueue(1, 100, 100)
-    tickets = [queue.enter(JobId("", name)) for name in "aaabbcaab"]
+    queue = FairQueue(1, 100, 100, 100)
+    jobs = zip("xxxxxxyyx", "aaabbcaab", strict=True)  # owners and names
+    tickets = [queue.enter(JobId(owner, name)) for owner, name in jobs]
     places = {ticket: queue.position(ticket) for ticket in tickets}
 
     solved: list[Ticket] = []
@@ -41,7 +42,7 @@ def test_a_place_is_the_number_of_batches_that_are_solved_before() -> None:
 
 
 def test_as_many_batches_as_there_are_slots_are_solved_at_once() -> None:
-    queue = FairQueue(3, 100, 100)
+    queue = FairQueue(3, 100, 100, 100)
     tickets = [queue.enter(A) for _ in range(5)]
 
     assert [ticket.turn.is_set() for ticket in tickets] == [True, True, True, False, False]
@@ -51,7 +52,7 @@ def test_as_many_batches_as_there_are_slots_are_solved_at_once() -> None:
 
 
 def test_a_batch_that_leaves_while_it_waits_is_never_given_a_turn() -> None:
-    queue = FairQueue(1, 100, 100)
+    queue = FairQueue(1, 100, 100, 100)
     running, dropped, last = (queue.enter(JobId("", name)) for name in "abb")
 
     for _ in range(2):
@@ -62,7 +63,7 @@ def test_a_batch_that_leaves_while_it_waits_is_never_given_a_turn() -> None:
 
 
 def test_leaving_twice_frees_one_slot_only() -> None:
-    queue = FairQueue(1, 100, 100)
+    queue = FairQueue(1, 100, 100, 100)
     tickets = [queue.enter(A) for _ in range(3)]
 
     for _ in range(2):
@@ -72,7 +73,7 @@ def test_leaving_twice_frees_one_slot_only() -> None:
 
 
 def test_a_full_queue_names_whose_limit_is_reached_and_what_it_is() -> None:
-    queue = FairQueue(1, max_batches=3, max_batches_per_job=2)
+    queue = FairQueue(1, max_batches=3, max_batches_per_job=2, max_batches_per_owner=1)
     first = queue.enter(A)
     queue.enter(A)
 
@@ -84,3 +85,24 @@ def test_a_full_queue_names_whose_limit_is_reached_and_what_it_is() -> None:
         queue.require_room(B)
     queue.leave(first)
     queue.require_room(B)
+
+
+def test_an_owner_of_one_job_waits_for_one_batch_of_another_owner_however_many_jobs_that_one_has() -> None:
+    queue = FairQueue(1, 100, 100, 100)
+    tickets = [queue.enter(JobId("greedy", name)) for name in "abcdefgh"]
+    tickets += [queue.enter(JobId("modest", name)) for name in "yz"]
+
+    assert "".join(order_of(queue, tickets)) == "abyczdefgh"
+
+
+def test_an_owner_with_too_many_batches_in_all_jobs_is_put_off_and_the_others_are_not() -> None:
+    queue = FairQueue(1, max_batches=9, max_batches_per_job=9, max_batches_per_owner=3)
+    first, *_ = [queue.enter(JobId("greedy", name)) for name in "abc"]
+
+    with pytest.raises(
+        QueueFullError, match=r"3 batches of the jobs of 'greedy' are unsolved, at most 3 may be; try again in 1 s"
+    ):
+        queue.require_room(JobId("greedy", "d"))
+    queue.require_room(JobId("modest", "a"))
+    queue.leave(first)
+    queue.require_room(JobId("greedy", "d"))

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from infinipipe_contract.plan import SolveOutcome
-from infinipipe_planner import job_store
+from infinipipe_planner import retention
 from infinipipe_planner.authentication import NOBODY
+from infinipipe_planner.job_errors import (
+    BatchChangedError,
+    GenerationError,
+    JobNotFoundError,
+    StepForgottenError,
+    StepNotPlannedError,
+)
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -14,17 +21,10 @@ from infinipipe_planner.job_records import (
     JobSpec,
     PlanFigures,
     PlannedStep,
-    StoredPlan,
     StoredReport,
+    StoredReports,
 )
-from infinipipe_planner.job_store import (
-    BatchChangedError,
-    GenerationError,
-    JobNotFoundError,
-    JobStore,
-    StepForgottenError,
-    StepNotPlannedError,
-)
+from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.options import PlanOptions
 from support_service import PROFILE
 
@@ -74,7 +74,7 @@ def test_the_same_batch_may_be_added_twice_and_another_one_not(store: JobStore) 
 def test_only_the_newest_steps_are_kept_and_older_ones_are_known_to_be_gone(
     store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_store, "KEPT_STEPS", 3)
+    monkeypatch.setattr(retention, "KEPT_STEPS", 3)
 
     for step in (5, 6, 8, 7):
         store.add_step(A, 1, step, BATCH)
@@ -122,7 +122,8 @@ def test_a_report_needs_a_plan_and_a_second_one_of_the_same_rank_replaces_the_fi
     store.add_report(A, 1, 0, 0, StoredReport(1.0, b"first"))
     store.add_report(A, 1, 0, 0, StoredReport(2.0, b"second"))
 
-    assert store.load_plan(A, 1, 0) == StoredPlan(b"plan", (b"second",))
+    assert store.load_plan(A, 1, 0) == b"plan"
+    assert store.load_reports(A, 1, 0, after_rank=-1, most_bytes=1_000) == StoredReports((b"second",), 1)
     (stored,) = store.list_steps(A)
     assert (stored.result, stored.measured_s) == (PLANNED.figures, 2.0)
 
@@ -144,3 +145,21 @@ def test_jobs_are_listed_by_name(store: JobStore) -> None:
     store.open_generation(B, SPEC, 100.0)
 
     assert [job.id.name for job in store.list_jobs(NOBODY)] == ["a", "b", "c"]
+
+
+def test_reports_come_in_parts_of_so_many_bytes_and_a_large_one_alone(store: JobStore) -> None:
+    store.add_step(A, 1, 0, BATCH)
+    store.finish_step(A, 1, 0, PLANNED)
+    sizes = {rank: 1_000 if rank == 7 else 10 for rank in range(40)}
+    for rank, size in sizes.items():
+        store.add_report(A, 1, 0, rank, StoredReport(1.0, bytes([rank]) * size))
+
+    parts, after_rank = [], -1
+    while after_rank < 39:
+        reports = store.load_reports(A, 1, 0, after_rank=after_rank, most_bytes=250)
+        assert reports.report_count == 40
+        parts.append([report[0] for report in reports.encoded_reports])
+        after_rank = parts[-1][-1]
+
+    assert parts == [[*range(7)], [7], [*range(8, 33)], [*range(33, 40)]]
+    assert store.load_reports(A, 1, 0, after_rank=39, most_bytes=250) == StoredReports((), 40)

@@ -13,7 +13,8 @@ import pytest
 
 from infinipipe_contract.validate import validate
 from infinipipe_planner import local_solver, solver_process
-from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, SolverStoppedError
+from infinipipe_planner.config import MAX_SOLVE_S
+from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError, SolverStoppedError, SolverTimeoutError
 from infinipipe_planner.local_solver import LocalSolver
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve import solve_plan
@@ -25,14 +26,19 @@ LENGTHS = (900, 5, 7, 60, 350)
 LONG_LENGTHS = tuple(1 + (index * 977) % 4_096 for index in range(400))
 
 
-def with_solver(scenario: Callable[[LocalSolver], Coroutine[Any, Any, None]]) -> None:
+DIED_TWICE = r"died twice while it planned the batch \(ended by SIGKILL, [\d.]+ MiB of memory when last seen\)"
+
+
+def with_solver(
+    scenario: Callable[[LocalSolver], Coroutine[Any, Any, None]], *, max_solve_s: float = MAX_SOLVE_S
+) -> None:
     """Run a scenario with a solver of its own."""
 
     async def run() -> None:
         async with asyncio.timeout(60):
             await scenario(solver)
 
-    solver = LocalSolver.start()
+    solver = LocalSolver.start(max_solve_s=max_solve_s)
     try:
         asyncio.run(run())
     finally:
@@ -104,18 +110,19 @@ def test_a_process_that_is_killed_while_it_plans_is_replaced_and_the_batch_is_pl
     with_solver(scenario)
 
 
-def test_a_process_that_is_killed_twice_under_one_batch_is_an_error_and_the_next_batch_is_planned() -> None:
+def test_a_process_that_is_killed_twice_under_one_batch_is_an_error_with_how_and_the_next_batch_is_planned() -> None:
     async def scenario(solver: LocalSolver) -> None:
-        task = asyncio.create_task(solving(solver, LONG_LENGTHS))
+        task = asyncio.create_task(solve_endless(solver))
         for _ in range(2):
             pid = pid_of(solver)
-            await asyncio.sleep(0.2)
+            while not solver._process or not solver._process._peak_bytes:  # until its memory has been looked at
+                await asyncio.sleep(0.05)
             os.kill(pid, signal.SIGKILL)
             await until(
                 lambda pid=pid: task.done() or (solver._process is not None and pid_of(solver) != pid)  # type: ignore[misc]  # bound on purpose
             )
 
-        with pytest.raises(SolverLostError, match="the solver process died twice"):
+        with pytest.raises(SolverLostError, match=DIED_TWICE):
             await task
         assert (await solving(solver, LENGTHS)).step == 3
 
@@ -173,6 +180,24 @@ def test_a_batch_that_is_cancelled_while_it_waits_leaves_the_one_that_is_planned
         assert pid_of(solver) == first
 
     with_solver(scenario)
+
+
+def test_a_batch_that_takes_too_long_ends_with_its_process_and_the_next_one_has_its_full_time() -> None:
+    reasons: list[str] = []
+
+    async def scenario(solver: LocalSolver) -> None:
+        solver.on_restart(reasons.append)
+        first = pid_of(solver)
+        endless = asyncio.create_task(solve_endless(solver))
+        following = asyncio.create_task(solving(solver, LENGTHS))
+
+        with pytest.raises(SolverTimeoutError, match=r"stopped after 3 s \(--max-solve-s of the planner\)"):
+            await endless
+        assert (await following).step == 3
+        assert not is_alive(first)
+        assert reasons == ["overdue"]
+
+    with_solver(scenario, max_solve_s=3.0)
 
 
 def test_an_error_of_the_system_in_the_process_is_an_answer_and_not_its_death(monkeypatch: pytest.MonkeyPatch) -> None:

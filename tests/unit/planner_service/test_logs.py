@@ -107,3 +107,16 @@ def test_a_log_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> No
     sentence = r"cannot write the log .*: No such file or directory \(--log-file\)"
     with pytest.raises(LogFileError, match=sentence), open_log("text", tmp_path / "missing" / "log"):
         pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_log_on_a_full_disk_is_said_once_in_a_sentence_and_the_planner_goes_on(
+    logger: logging.Logger, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open_log("text", Path("/dev/full")):
+        for number in range(3):
+            logger.warning("line %d", number)
+
+    assert capfd.readouterr().err == (
+        "cannot write the log /dev/full: No space left on device; lines are lost until it can be (--log-file)\n"
+    )

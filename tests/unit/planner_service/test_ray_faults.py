@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_planner import ray_connection, solver_pool
+from infinipipe_planner import ray_connection
 from infinipipe_planner.errors import SolverLostError
 from infinipipe_planner.ray_connection import Actor, NoRayClusterError, RayConnection, is_loss
 from infinipipe_planner.solver_pool import SolverPool
@@ -51,15 +51,25 @@ def start_first_without_core() -> Callable[[RayConnection], Actor]:
             return start(connection)
         solver_class: Any = connection._solver_class
         handle = solver_class.options(num_cpus=10_000).remote()
-        return Actor(handle, handle.__ray_ready__.remote(), time.monotonic() + ray_connection.START_TIMEOUT_S)
+        return Actor(handle, handle.process_id.remote(), time.monotonic() + ray_connection.START_TIMEOUT_S)
 
     return start_actor
+
+
+def wait_until_told(told: list[bool], what: list[bool]) -> None:
+    """Wait for the pool to have said when solvers were gone and back."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while told != what and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert told == what
 
 
 def test_a_lost_solver_process_that_finds_no_core_fails_its_batch_in_time_and_works_once_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool = SolverPool.start(1)
+    told: list[bool] = []
+    pool.on_availability(told.append)
     try:
         give_back = take_core()
         monkeypatch.setattr(ray_connection, "START_TIMEOUT_S", 3.0)
@@ -75,6 +85,7 @@ def test_a_lost_solver_process_that_finds_no_core_fails_its_batch_in_time_and_wo
         with pytest.raises(SolverLostError, match="not started within 3 s"):
             asyncio.run(asyncio.wait_for(solve_quick(pool), LIMIT_S))
         assert time.monotonic() - since_s < 2.0, "the time of the process was over, nobody should wait once more"
+        wait_until_told(told, [False])
 
         give_back()
 
@@ -86,6 +97,7 @@ def test_a_lost_solver_process_that_finds_no_core_fails_its_batch_in_time_and_wo
                     await asyncio.sleep(0.2)
 
         assert asyncio.run(asyncio.wait_for(solve_in_time(), LIMIT_S)).step == 3
+        wait_until_told(told, [False, True])
     finally:
         pool.close()
 
@@ -182,6 +194,20 @@ def test_a_cluster_that_is_away_is_told_before_ray_tries_for_minutes() -> None:
     assert time.monotonic() - since_s < 10.0
 
 
+def test_a_cluster_that_accepts_connections_and_never_answers_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "ANSWER_TIMEOUT_S", 1.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        since_s = time.monotonic()
+        with pytest.raises(
+            NoRayClusterError, match=f"no Ray cluster at {address}: it accepts connections, and does not answer as Ray"
+        ):
+            RayConnection(1, address)
+    assert time.monotonic() - since_s < 10.0
+
+
 def test_a_look_at_ray_or_a_close_that_fails_does_not_end_the_watcher(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,11 +228,7 @@ def test_a_look_at_ray_or_a_close_that_fails_does_not_end_the_watcher(
     try:
         pool.on_availability(told.append)
         monkeypatch.setattr(RayConnection, "is_alive", fail_to_look)
-        deadline_s = time.monotonic() + LIMIT_S
-        while told != [False, True] and time.monotonic() < deadline_s:
-            time.sleep(solver_pool.WATCH_INTERVAL_S)
-
-        assert told == [False, True]
+        wait_until_told(told, [False, True])
         assert asyncio.run(solve_quick(pool, step=4)).step == 4
         assert "cannot tell whether Ray is there" in caplog.text
         assert "what is left of Ray did not close" in caplog.text

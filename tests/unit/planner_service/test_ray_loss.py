@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from infinipipe_contract.plan import ExecutionPlan
-from infinipipe_planner import solver_pool
+from infinipipe_planner import ray_keeper
 from infinipipe_planner.errors import SolverLostError
 from infinipipe_planner.ray_connection import RayConnection
 from infinipipe_planner.solve import solve_plan
@@ -67,7 +67,7 @@ def test_ray_that_does_not_start_again_fails_the_batch_at_once_and_is_tried_on(
 
     try:
         pool.on_availability(lambda is_available: is_back.set() if is_available else is_back.clear())
-        monkeypatch.setattr(solver_pool, "FIRST_PAUSE_S", 0.1)
+        monkeypatch.setattr(ray_keeper, "FIRST_PAUSE_S", 0.1)
         monkeypatch.setattr(RayConnection, "__init__", fail)
 
         async def lose_ray() -> None:

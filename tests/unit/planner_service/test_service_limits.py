@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import socket
+import time
 from typing import Any
 
 import grpc
@@ -132,6 +133,10 @@ def test_a_job_name_of_every_allowed_kind_of_character_is_accepted() -> None:
         ({"options": pb.PlanOptions(max_slice_count=1_025)}, "max_slice_count is 1025, it must be from 0 to 1024"),
         ({"options": pb.PlanOptions(node_limit=2**40)}, f"node_limit is {2**40}, it must be from 0 to 100000"),
         ({"options": pb.PlanOptions(budget_s=3_601)}, "budget_s is 3601.0, it must be from 0 to 3600"),
+        (
+            {"options": pb.PlanOptions(budget_s=300)},
+            "budget_s is 300, it must be less than 300, after which the planner stops a solve (--max-solve-s)",
+        ),
         ({"options": pb.PlanOptions(budget_s=float("nan"))}, "budget_s is nan, it must be from 0 to 3600"),
         ({"options": pb.PlanOptions(gap_ratio=1.0)}, "gap_ratio is 1.0, it must be in [0, 1)"),
         ({"options": pb.PlanOptions(policy="x" * 100_000)}, "unknown policy"),
@@ -300,6 +305,31 @@ def test_clients_may_ping_at_the_documented_interval_and_are_sent_away_when_they
         return few, many
 
     assert asyncio.run(run()) == (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+
+
+def test_a_client_that_pings_every_five_seconds_gets_the_plan_of_a_solve_of_25_seconds() -> None:
+    solver = FakeSolver(is_held=True)
+    options = [
+        ("grpc.keepalive_time_ms", 5_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+    async def run() -> float:
+        server = await start_server(solver, ServerConfig(listen="127.0.0.1:0"))  # intervals as they are by default
+        try:
+            async with grpc.aio.insecure_channel(server.address, options=options) as channel:
+                stub: Any = planner_service_pb2_grpc.PlannerServiceStub(channel)  # type: ignore[no-untyped-call]
+                await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+                await stub.SubmitBatch(submission("a", 0))
+                started_s = time.monotonic()
+                asyncio.get_running_loop().call_later(25.0, solver.let_go)
+                await stub.GetPlan(plan_request("a", 0), timeout=60)
+                return time.monotonic() - started_s
+        finally:
+            await server.stop(0.0)
+
+    assert asyncio.run(run()) >= 24.9
 
 
 def test_the_documented_ping_interval_is_below_the_ten_seconds_that_clients_use() -> None:

@@ -178,6 +178,58 @@ def test_too_many_waiting_callers_are_sent_away_with_a_pause_and_those_who_wait_
     with_service(solver, scenario, dataclasses.replace(CONFIG, max_waiters=2))
 
 
+def test_an_owner_who_fills_their_part_of_the_queue_is_put_off_with_a_pause_and_another_owner_is_planned() -> None:
+    solver = FakeSolver(is_held=True)
+
+    async def scenario(stub: Any) -> None:
+        async def submit(token: str, job: str) -> None:
+            await stub.CreateJob(pb.CreateJobRequest(job=job, spec=job_spec()), metadata=shows(token))
+            await stub.SubmitBatch(submission(job, 0), metadata=shows(token))
+
+        for job in ("a", "b", "c"):
+            await submit(ALICE, job)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await submit(ALICE, "d")
+        await submit(BOB, "a")
+        position = (await stub.SubmitBatch(submission("a", 0), metadata=shows(BOB))).queue_position
+        solver.let_go()
+
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (caught.value.details() or "").startswith("3 batches of the jobs of 'alice' are unsolved, at most 3 may")
+        trailer: Any = caught.value.trailing_metadata()
+        assert dict(trailer)["grpc-retry-pushback-ms"] == "1000"
+        assert position == 3  # two of alice's are being solved, the third has its turn first
+        assert (await stub.GetPlan(plan_request("a", 0), metadata=shows(BOB))).plan.job == "a"
+
+    with_service(solver, scenario, dataclasses.replace(GUARDED, max_batches_per_owner=3))
+
+
+def test_an_owner_who_waits_with_many_callers_leaves_the_other_half_of_the_places_to_others() -> None:
+    solver = FakeSolver(is_held=True)
+
+    async def scenario(stub: Any) -> None:
+        for token in (ALICE, BOB):
+            await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()), metadata=shows(token))
+            await stub.SubmitBatch(submission("a", 0), metadata=shows(token))
+
+        def wait(token: str) -> Any:
+            return asyncio.ensure_future(stub.GetPlan(plan_request("a", 0), metadata=shows(token)))
+
+        done, rest = await asyncio.wait([wait(ALICE) for _ in range(3)], return_when=asyncio.FIRST_COMPLETED)
+        others = [wait(BOB) for _ in range(2)]
+        error = done.pop().exception()
+        solver.let_go()
+
+        assert isinstance(error, grpc.aio.AioRpcError)
+        assert (
+            error.details()
+            == "2 callers wait for plans of 'alice', at most 2 may, half of --max-waiters of the planner"
+        )
+        assert [(await call).plan.step for call in (*rest, *others)] == [0] * 4
+
+    with_service(solver, scenario, dataclasses.replace(GUARDED, max_waiters=4))
+
+
 def test_health_needs_no_token_and_reflection_does() -> None:
     async def run() -> None:
         server = await start_server(FakeSolver(), GUARDED)

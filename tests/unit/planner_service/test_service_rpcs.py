@@ -5,6 +5,7 @@ from typing import Any
 import grpc
 import pytest
 
+from infinipipe.planner.v1 import plan_pb2
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe_contract.codec import plan_from_proto
 from infinipipe_contract.validate import validate
@@ -206,6 +207,53 @@ def test_reports_come_back_with_the_plan_by_rank() -> None:
             (1, 2.0, 4.5),
             (2, 3.0, 4.5),
         ]
+
+    with_service(FakeSolver(), scenario)
+
+
+def test_reports_of_two_thousand_ranks_come_in_parts_and_their_count_with_each() -> None:
+    kind = plan_pb2.ACTION_KIND_FORWARD
+    actions = [pb.ActionMeasurement(kind=kind, chunk_index=n, start_s=n, end_s=n + 0.5) for n in range(400)]
+
+    async def scenario(stub: Any) -> None:
+        await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+        await stub.SubmitBatch(submission("a", 0))
+        await stub.GetPlan(plan_request("a", 0))
+        for rank in range(2_000):
+            await stub.ReportStep(report_request("a", 0, rank=rank, actions=actions))
+
+        response = await stub.GetPlan(plan_request("a", 0))
+        reports, part_count = list(response.reports), 1
+        assert response.plan.job == "a"
+        while len(reports) < response.report_count:
+            request = plan_request("a", 0)
+            request.after_rank = reports[-1].rank
+            response = await stub.GetPlan(request)
+            assert not response.HasField("plan")
+            reports += response.reports
+            part_count += 1
+
+        assert [report.rank for report in reports] == list(range(2_000))
+        assert sum(report.ByteSize() for report in reports) > 16 * 2**20
+        assert part_count < 20
+
+    with_service(FakeSolver(), scenario, timeout_s=120)
+
+
+def test_what_a_report_carries_in_fields_that_nobody_knows_is_not_kept() -> None:
+    async def scenario(stub: Any) -> None:
+        await stub.CreateJob(pb.CreateJobRequest(job="a", spec=job_spec()))
+        await stub.SubmitBatch(submission("a", 0))
+        await stub.GetPlan(plan_request("a", 0))
+        request = report_request("a", 0)
+        known_bytes = request.report.ByteSize()
+        request.report.MergeFromString(b"\xfa\x3e\x80\x80\x04" + bytes(2**16))  # field 1007
+
+        await stub.ReportStep(request)
+
+        (report,) = (await stub.GetPlan(plan_request("a", 0))).reports
+        assert request.report.ByteSize() > 2**16
+        assert report.ByteSize() == known_bytes
 
     with_service(FakeSolver(), scenario)
 

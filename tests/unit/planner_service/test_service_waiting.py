@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -10,7 +10,7 @@ import pytest
 
 from infinipipe.planner.v1 import planner_service_pb2 as pb
 from infinipipe.planner.v1 import planner_service_pb2_grpc
-from infinipipe_planner import job_store
+from infinipipe_planner import retention
 from infinipipe_planner.errors import InfeasibleBatchError, SolverLostError
 from infinipipe_planner.job_records import JobId, StoredStep
 from infinipipe_planner.job_store import JobStore
@@ -177,6 +177,10 @@ def test_a_failed_solve_gives_every_waiter_the_same_status(
     with_service(solver, scenario)
 
 
+def fields_of(record: logging.LogRecord) -> tuple[object, ...]:
+    return tuple(getattr(record, name, None) for name in ("job", "generation", "step"))
+
+
 def test_an_unexpected_error_is_logged_with_its_traceback_and_told_without(caplog: pytest.LogCaptureFixture) -> None:
     solver = FakeSolver()
     solver.errors[0] = KeyError("secret detail")
@@ -196,10 +200,31 @@ def test_an_unexpected_error_is_logged_with_its_traceback_and_told_without(caplo
         with_service(solver, scenario)
     logged = [record for record in caplog.records if record.exc_info]
     assert [record.getMessage() for record in logged] == ["planning step 0 of job 'a' failed", "SolvePlan failed"]
+    assert [fields_of(record) for record in logged] == [("a", 1, 0), (None, None, None)]
+
+
+def test_an_unexpected_error_in_a_call_is_logged_with_the_job_generation_and_step_it_was_about(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(JobStore, "find_generation", fail)
+    monkeypatch.setattr(JobStore, "find_job", fail)
+
+    async def scenario(stub: Any) -> None:
+        await refused(stub.SubmitBatch(submission("a", 7, generation=3)))
+        await refused(stub.GetJob(pb.GetJobRequest(job="b")))
+
+    with caplog.at_level(logging.ERROR):
+        with_service(FakeSolver(), scenario)
+    logged = [record for record in caplog.records if record.exc_info]
+    assert [record.getMessage() for record in logged] == ["SubmitBatch failed", "GetJob failed"]
+    assert [fields_of(record) for record in logged] == [("a", 3, 7), ("b", None, None)]
 
 
 def test_a_step_pushed_out_by_newer_ones_ends_its_solve_and_its_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_store, "KEPT_STEPS", 2)
+    monkeypatch.setattr(retention, "KEPT_STEPS", 2)
     solver = FakeSolver(is_held=True)
 
     async def scenario(stub: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from infinipipe_planner import solver_pool
+from infinipipe_planner.errors import SolverTimeoutError
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.solve_request import SolveRequest
 from infinipipe_planner.solver_pool import SolverPool
@@ -76,6 +77,33 @@ def test_cancelling_one_batch_leaves_the_solver_of_another_alone() -> None:
         assert asyncio.run(asyncio.wait_for(cancel_one_of_two(), 60))
     finally:
         pool.close()
+
+
+def test_a_batch_that_takes_too_long_is_stopped_and_one_that_waited_behind_it_is_not() -> None:
+    reasons: list[str] = []
+    pool = SolverPool.start(1, max_solve_s=3.0)
+    pool.on_restart(reasons.append)
+    try:
+
+        async def solve_both() -> tuple[float, int]:
+            endless = asyncio.create_task(solve_endless(pool))
+            busy = await asyncio.to_thread(wait_for_busy_solver)
+            started_s = time.monotonic()
+            following = asyncio.create_task(solve_quick(pool, step=1))
+            with pytest.raises(SolverTimeoutError, match=r"stopped after 3 s \(--max-solve-s of the planner\)"):
+                await endless
+            stopped_s = time.monotonic() - started_s
+            plan = await asyncio.wait_for(following, 30)
+            assert busy not in children()
+            return stopped_s, plan.step
+
+        stopped_s, step = asyncio.run(solve_both())
+    finally:
+        pool.close()
+
+    assert 2.0 < stopped_s < 10.0
+    assert step == 1
+    assert reasons == ["overdue"]
 
 
 def test_a_worn_solver_process_is_replaced_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

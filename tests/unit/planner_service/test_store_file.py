@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from infinipipe_contract.plan import SolveOutcome
-from infinipipe_planner import job_store
+from infinipipe_planner import retention
 from infinipipe_planner.authentication import NOBODY
+from infinipipe_planner.job_errors import StepForgottenError
 from infinipipe_planner.job_records import (
     Batch,
     FailedStep,
@@ -16,11 +17,11 @@ from infinipipe_planner.job_records import (
     JobSpec,
     PlanFigures,
     PlannedStep,
-    StoredPlan,
     StoredReport,
+    StoredReports,
     UnfinishedStep,
 )
-from infinipipe_planner.job_store import JobStore, StepForgottenError
+from infinipipe_planner.job_store import JobStore
 from infinipipe_planner.options import PlanOptions
 from infinipipe_planner.store_file import APPLICATION_ID, SCHEMA_VERSION, StoreError
 from support_service import PROFILE
@@ -42,6 +43,10 @@ def store(path: str) -> Iterator[JobStore]:
     made = JobStore(path)
     yield made
     made.close()
+
+
+def reports_of(store: JobStore, generation: int) -> StoredReports:
+    return store.load_reports(A, generation, 0, after_rank=-1, most_bytes=1_000)
 
 
 def is_whole(path: str) -> bool:
@@ -67,7 +72,7 @@ def test_everything_that_was_written_is_there_when_the_file_is_opened_again(stor
 
     assert (again.list_jobs(NOBODY), again.list_steps(A), again.list_unfinished()) == before
     assert again.find_job(A).spec == SPEC
-    assert again.load_plan(A, 2, 0) == StoredPlan(b"plan", (b"report",))
+    assert (again.load_plan(A, 2, 0), reports_of(again, 2)) == (b"plan", StoredReports((b"report",), 1))
     assert [stored.result for stored in again.list_steps(A)] == [FIGURES, FailedStep("INTERNAL", "no"), None]
     (unfinished,) = again.list_unfinished()
     assert unfinished == UnfinishedStep(again.find_job(A), 2, BATCH)
@@ -85,15 +90,15 @@ def test_a_deleted_job_takes_all_it_held_with_it(store: JobStore, path: str) -> 
     store.close()
 
     connection = sqlite3.connect(path)
-    tables = ("jobs", "steps", "plans", "failures", "reports")
-    assert [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables] == [0] * 5
+    tables = ("jobs", "steps", "plans", "failures", "reports", "kept")
+    assert [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables] == [0] * 6
     connection.close()
 
 
 def test_beyond_the_bytes_the_steps_that_were_submitted_first_are_forgotten_and_unfinished_ones_stay(
     store: JobStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_store, "KEPT_BYTES", 400_000)
+    monkeypatch.setattr(retention, "KEPT_BYTES", 400_000)
     large = PlannedStep(FIGURES, bytes(100_000))
     for job in (A, B):
         store.open_generation(job, SPEC, 100.0)
@@ -110,6 +115,30 @@ def test_beyond_the_bytes_the_steps_that_were_submitted_first_are_forgotten_and_
         store.find_step(A, 1, 2)
     store.close()
     assert Path(path).stat().st_size < 700_000
+
+
+def test_an_owner_who_fills_the_store_loses_steps_of_their_own_and_another_owners_older_ones_stay(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "KEPT_BYTES", 1_000_000)
+    modest, greedy = JobId("modest", "a"), [JobId("greedy", name) for name in "abc"]
+    for job in (modest, *greedy):
+        store.open_generation(job, SPEC, 100.0)
+    for step in range(3):
+        store.add_step(modest, 1, step, BATCH)
+        store.finish_step(modest, 1, step, PlannedStep(FIGURES, bytes(100_000)))
+
+    for step in range(10):
+        for job in greedy:
+            store.add_step(job, 1, step, BATCH)
+            store.finish_step(job, 1, step, PlannedStep(FIGURES, b"plan"))
+            for rank in range(2):  # reports count, too; the second one of a rank replaces the first
+                store.add_report(job, 1, step, rank // 2, StoredReport(1.0, bytes(60_000)))
+
+    assert [stored.step for stored in store.list_steps(modest)] == [0, 1, 2]
+    kept = [stored.step for job in greedy for stored in store.list_steps(job)]
+    assert 8 <= len(kept) <= 12
+    assert min(kept) >= 6
 
 
 def test_a_store_of_a_newer_planner_is_refused_in_one_sentence_and_left_as_it_is(store: JobStore, path: str) -> None:
@@ -191,7 +220,7 @@ def test_a_full_disk_is_a_clear_error_and_what_was_there_stays_whole(
         store = JobStore(path)
         with pytest.raises(StoreError, match=r"cannot write the store .*planner\.sqlite: database or disk is full"):
             store.finish_step(A, 1, 1, PlannedStep(FIGURES, bytes(100_000)))
-        assert store.load_plan(A, 1, 0).encoded_plan == b"plan"
+        assert store.load_plan(A, 1, 0) == b"plan"
         store.close()
 
     assert is_whole(path)
@@ -244,7 +273,25 @@ INSERT INTO jobs SELECT serial, name, spec, generation, created_unix_s, submitte
 """
 
 
-def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: JobStore, path: str) -> None:
+def test_a_store_without_counted_bytes_is_taken_over_and_counts_from_then_on(store: JobStore, path: str) -> None:
+    store.open_generation(A, SPEC, 100.0)
+    store.add_step(A, 1, 0, BATCH)
+    store.finish_step(A, 1, 0, PLANNED)
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.executescript("DROP TABLE kept; PRAGMA user_version = 2;")
+    connection.close()
+
+    again = JobStore(path)
+    again.add_report(A, 1, 0, 0, StoredReport(1.0, b"report"))
+    again.close()
+
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT byte_count FROM kept").fetchall() == [(3 * 8 + len(b"report"),)]
+    connection.close()
+
+
+def test_a_store_of_the_first_version_is_taken_over_with_all_it_holds(store: JobStore, path: str) -> None:
     for name in (A, B):
         store.open_generation(name, SPEC, 100.0)
         store.add_step(name, 1, 0, BATCH)
@@ -256,6 +303,7 @@ def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: Jo
     connection = sqlite3.connect(path)
     connection.executescript(
         f"PRAGMA legacy_alter_table = ON; ALTER TABLE jobs RENAME TO new_jobs; {SCHEMA_1} DROP TABLE new_jobs;"
+        "DROP TABLE kept;"
         "PRAGMA user_version = 1;"
     )
     assert "owner" not in connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'jobs'").fetchone()[0]
@@ -264,7 +312,7 @@ def test_a_store_of_the_planner_before_is_taken_over_with_all_it_holds(store: Jo
     again = JobStore(path)
 
     assert (again.list_jobs(NOBODY), again.list_steps(A), again.list_steps(B), again.list_unfinished()) == before
-    assert again.load_plan(A, 1, 0) == StoredPlan(b"plan", (b"report",))
+    assert (again.load_plan(A, 1, 0), reports_of(again, 1)) == (b"plan", StoredReports((b"report",), 1))
     again.open_generation(JobId("alice", "a"), SPEC, 200.0)
     again.delete_job(A)
     assert [job.id for job in (*again.list_jobs(NOBODY), *again.list_jobs("alice"))] == [B, JobId("alice", "a")]

@@ -116,18 +116,20 @@ class StageEstimate(_message.Message):
     def __init__(self, busy_s: _Optional[float] = ..., recompute_s: _Optional[float] = ..., peak_bytes: _Optional[float] = ...) -> None: ...
 
 class SolveReport(_message.Message):
-    __slots__ = ("outcome", "solve_s", "slice_count", "gap_ratio", "candidates")
+    __slots__ = ("outcome", "solve_s", "slice_count", "gap_ratio", "candidates", "fallback_reason")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     SOLVE_S_FIELD_NUMBER: _ClassVar[int]
     SLICE_COUNT_FIELD_NUMBER: _ClassVar[int]
     GAP_RATIO_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
     outcome: SolveOutcome
     solve_s: float
     slice_count: int
     gap_ratio: float
     candidates: _containers.RepeatedCompositeFieldContainer[CandidateReport]
-    def __init__(self, outcome: _Optional[_Union[SolveOutcome, str]] = ..., solve_s: _Optional[float] = ..., slice_count: _Optional[int] = ..., gap_ratio: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[CandidateReport, _Mapping]]] = ...) -> None: ...
+    fallback_reason: str
+    def __init__(self, outcome: _Optional[_Union[SolveOutcome, str]] = ..., solve_s: _Optional[float] = ..., slice_count: _Optional[int] = ..., gap_ratio: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[CandidateReport, _Mapping]]] = ..., fallback_reason: _Optional[str] = ...) -> None: ...
 
 class CandidateReport(_message.Message):
     __slots__ = ("slice_count", "makespan_s", "infeasible_reason", "solve_s", "name", "replica_index")

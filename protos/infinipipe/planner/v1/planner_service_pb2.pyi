@@ -130,22 +130,26 @@ class SubmitBatchResponse(_message.Message):
     def __init__(self, queue_position: _Optional[int] = ...) -> None: ...
 
 class GetPlanRequest(_message.Message):
-    __slots__ = ("job", "generation", "step")
+    __slots__ = ("job", "generation", "step", "after_rank")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_RANK_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     step: int
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    after_rank: int
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., after_rank: _Optional[int] = ...) -> None: ...
 
 class GetPlanResponse(_message.Message):
-    __slots__ = ("plan", "reports")
+    __slots__ = ("plan", "reports", "report_count")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_COUNT_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.ExecutionPlan
     reports: _containers.RepeatedCompositeFieldContainer[RankReport]
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.ExecutionPlan, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ...) -> None: ...
+    report_count: int
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.ExecutionPlan, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., report_count: _Optional[int] = ...) -> None: ...
 
 class ListPlansRequest(_message.Message):
     __slots__ = ("job",)

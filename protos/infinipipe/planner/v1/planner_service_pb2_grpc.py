@@ -131,7 +131,8 @@ class PlannerServiceServicer(object):
     def GetPlan(self, request, context):
         """Waits, under the caller's deadline, until the step was submitted and planned, and returns the plan.
         FAILED_PRECONDITION when the batch cannot fit in memory or the generation is old, NOT_FOUND when the job is
-        unknown or was deleted meanwhile, RESOURCE_EXHAUSTED when too many callers wait, INTERNAL when planning failed.
+        unknown or was deleted meanwhile, RESOURCE_EXHAUSTED when too many callers wait or solving took too long, INTERNAL
+        when planning failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
