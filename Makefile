@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check fmt lint types proto check-proto audit wheel clean
+.PHONY: setup demo test check fmt lint types mypy pyright proto check-proto audit wheel clean
 
 setup: $(STAMP)
 
@@ -33,8 +33,14 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 
+# Beside each other; each tells what it found at its end.
 types: setup
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 mypy pyright
+
+mypy: setup
 	$(BIN)/mypy
+
+pyright: setup
 	$(BIN)/pyright --warnings
 
 # Generated code is committed; only the service has stubs.
