@@ -154,6 +154,7 @@ def test_a_batch_that_cannot_fit_fails_with_the_stage_and_the_service_lives_on(s
     validate(plan_from_proto(solved.plan), (5, 7), PROFILE)
 
 
+@pytest.mark.alone
 def test_health_answers_within_200_ms_during_a_solve(stub: Any, service: ServiceProcess) -> None:
     create(stub, "slow")
     stub.SubmitBatch(submission("slow", 0, lengths_of(3, 8_000)), timeout=CALL_TIMEOUT_S)

@@ -16,7 +16,7 @@ from support_planner.pool_work import ENDLESS, SLOW_PROFILE
 from support_service import job_spec, plan_request, submission
 from support_service.process import ServiceProcess
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(240)]
 
 CALL_TIMEOUT_S = 60.0
 SOLVE_S = 4.0

@@ -79,7 +79,7 @@ def write_run(
             "collective_timeout_s": 20.0,
         },
         "optimizer": {"learning_rate": 1e-2},
-        "planner": {"profile": "profile.json", "connect_timeout_s": 5.0, "wait_timeout_s": 60.0},
+        "planner": {"profile": "profile.json", "connect_timeout_s": 30.0, "wait_timeout_s": 60.0},
     }
     for section, keys in (changes or {}).items():
         sections.setdefault(section, {}).update(keys)

@@ -29,6 +29,7 @@ def groups() -> Iterator[GroupPool]:
     pool.close()
 
 
+@pytest.mark.alone
 def test_a_run_goes_on_when_the_planner_is_busy_for_longer_than_a_collective_may_take(
     groups: GroupPool, tmp_path: Path
 ) -> None:

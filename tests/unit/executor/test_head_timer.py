@@ -17,6 +17,7 @@ CPU = torch.device("cpu")
 MODEL = ModelConfig(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=48, vocab=20_000)
 
 
+@pytest.mark.alone
 def test_a_pass_of_the_head_is_a_part_of_the_pass_and_most_of_it_where_the_vocabulary_is_large() -> None:
     stage, chunks, batch = plain_stage(MODEL, 1, 0), [chunk(*cut(0, 200)), chunk(*cut(1, 100))], make_batch([200, 100])
     passed_s: dict[tuple[ActionKind, int], float] = {}

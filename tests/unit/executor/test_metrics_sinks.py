@@ -160,6 +160,7 @@ def run_wandb(folder: Path, close_s: float, **environment: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.alone
 def test_weights_and_biases_works_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
 
@@ -169,6 +170,7 @@ def test_weights_and_biases_works_offline(tmp_path: Path) -> None:
     assert log.stat().st_size > 0
 
 
+@pytest.mark.alone
 def test_weights_and_biases_without_a_network_costs_one_warning(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
 

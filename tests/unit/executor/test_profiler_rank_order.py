@@ -11,7 +11,7 @@ from support_e2e.trainer_ranks import measure_and_time
 from support_executor.groups import ProcessGroup
 from support_executor.plans import chunk, cut
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.alone]
 
 LEAST_RANK_CORRELATION = 0.8
 RUN_COUNT = 5

@@ -21,7 +21,7 @@ from infinipipe_planner.solver_pool import SolverPool
 from support_planner.pool_work import solve_endless, solve_quick
 from support_planner.processes import wait_for_busy_solver
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.alone, pytest.mark.timeout(120)]
 
 LIMIT_S = 60.0
 

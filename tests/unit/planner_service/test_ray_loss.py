@@ -17,7 +17,7 @@ from infinipipe_planner.solver_pool import SolverPool
 from support_planner.pool_work import PROFILE, QUICK, QUICK_OPTIONS, solve_endless, solve_quick
 from support_planner.processes import children, wait_for_busy_solver
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.distributed, pytest.mark.alone, pytest.mark.timeout(240)]
 
 
 WAIT_S = 120.0

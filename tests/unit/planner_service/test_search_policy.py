@@ -28,6 +28,7 @@ def test_a_searched_plan_is_well_below_the_papers(draw: type, seed: int) -> None
     assert searched.estimate.makespan_s < 1.15 * searched.estimate.ideal_s
 
 
+@pytest.mark.alone
 def test_the_search_itself_stays_below_a_twentieth_of_the_iteration() -> None:
     started_s = time.process_time()
     plan = solve_plan(github_lengths(512, 196_608), llama_profile(), SEARCH)
@@ -52,6 +53,7 @@ def test_a_batch_that_never_fits_is_refused_as_by_the_paper() -> None:
         solve_plan(lengths, profile, SEARCH)
 
 
+@pytest.mark.alone
 def test_a_wall_clock_budget_ends_the_search_and_still_gives_a_valid_plan() -> None:
     lengths, profile = github_lengths(512, 98_304), llama_profile()
     hurried = solve_plan(lengths, profile, PlanOptions(policy="search", budget_s=0.001))

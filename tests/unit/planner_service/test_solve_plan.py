@@ -146,6 +146,7 @@ def test_candidates_run_where_the_caller_says() -> None:
     assert seen == ["K=1", "K=2", "K=3"]
 
 
+@pytest.mark.alone
 def test_a_sweep_over_eight_slice_numbers_of_512_sequences_stays_below_five_seconds() -> None:
     plan = solve_plan(github_lengths(512, 131_072), llama_profile(device_memory_bytes=26e9), PAPER)
 

@@ -30,6 +30,7 @@ def resident_bytes(pid: int | str) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.alone
 def test_a_cancelled_solve_frees_its_worker_within_a_second_even_inside_the_solver() -> None:
     pool = SolverPool.start(1)
     try:
@@ -79,6 +80,7 @@ def test_cancelling_one_batch_leaves_the_solver_of_another_alone() -> None:
         pool.close()
 
 
+@pytest.mark.alone
 def test_a_batch_that_takes_too_long_is_stopped_and_one_that_waited_behind_it_is_not() -> None:
     reasons: list[str] = []
     pool = SolverPool.start(1, max_solve_s=3.0)
