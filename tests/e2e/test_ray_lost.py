@@ -105,7 +105,10 @@ def test_ray_lost_twice_gives_the_fallback_plan_and_later_steps_are_solved() -> 
     validate(solved, QUICK, SLOW_PROFILE)
     assert solved.report.outcome is not SolveOutcome.FALLBACK
     assert solved.policy == "paper"
-    # The solver process may be seen to be gone before Ray is: its loss is then counted for itself.
-    assert fallback.report.fallback_reason.startswith(("Ray was lost twice", "solver process 0 died twice"))
+    # The solver process may be seen to be gone before Ray is: its loss is then counted for itself. And the start of Ray
+    # behind a kill may fail: nobody waits for the next one.
+    assert fallback.report.fallback_reason.startswith(
+        ("Ray was lost twice", "solver process 0 died twice", "Ray was lost and did not start again")
+    ), log
     assert f"step 0: has the fallback plan, every layer recomputed: {fallback.report.fallback_reason}" in log
     assert "Traceback" not in log
