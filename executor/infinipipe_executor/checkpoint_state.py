@@ -13,7 +13,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from infinipipe_executor.errors import CheckpointError, first_line
+from infinipipe_contract.errors import first_line
+from infinipipe_executor.errors import CheckpointError
 from infinipipe_executor.optimizer import create_state
 
 KEY_PREFIX = "model."

@@ -77,8 +77,3 @@ class BatchRefusedError(PlannerRefusedError):
 
 class PlanFailedError(PlannerRefusedError):
     """The planner has no plan for the step and will not have one."""
-
-
-def first_line(error: BaseException) -> str:
-    """Say in one line what happened: the first one of the message, or the kind of an error that has no message."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from infinipipe_contract.errors import first_line
 from infinipipe_executor.config import MetricsConfig
-from infinipipe_executor.errors import ConfigError, first_line
+from infinipipe_executor.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import grpc
 
+from infinipipe_contract.errors import first_line
 from infinipipe_planner.config import parse_address
 from infinipipe_planner.policies.candidate import CandidateRequest, CandidateResult, solve_candidate
 from infinipipe_planner.process_memory import peak_bytes
@@ -223,7 +224,7 @@ class RayConnection:
             raise RayLostError("Ray was shut down") from None
         except Exception as error:
             if not self.is_alive():
-                raise RayLostError(_first_line(error)) from error
+                raise RayLostError(first_line(error)) from error
             if is_loss(error):
                 raise ProcessLostError(_describe_loss(error)) from error
             raise
@@ -292,8 +293,4 @@ def _probe(address: str) -> OSError | None:
 def _describe_loss(error: BaseException) -> str:
     """Say what Ray says, with how the process ended where it tells."""
     end = _EXIT.search(str(error))
-    return _first_line(error).rstrip(".") + (f" ({end[1]}: {end[2]})" if end else "")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return first_line(error).rstrip(".") + (f" ({end[1]}: {end[2]})" if end else "")

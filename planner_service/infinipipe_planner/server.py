@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from infinipipe.planner.v1 import planner_service_pb2, planner_service_pb2_grpc
+from infinipipe_contract.errors import first_line
 from infinipipe_contract.text import count_of
 from infinipipe_planner.authentication import AuthenticationInterceptor
 from infinipipe_planner.config import (
@@ -237,8 +238,9 @@ def _start_solvers(config: ServerConfig) -> SolverPool | LocalSolver:
         ) from None
     except Exception as error:  # whatever Ray met, the operator gets one sentence
         logger.debug("the solvers did not start", exc_info=error)
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise SolversNotStartedError(f"the solvers did not start: {reason}; --workers 0 solves without Ray") from None
+        raise SolversNotStartedError(
+            f"the solvers did not start: {first_line(error)}; --workers 0 solves without Ray"
+        ) from None
 
 
 def _describe_solvers(config: ServerConfig) -> str:

@@ -34,3 +34,8 @@ class InvalidPlanError(ContractError):
         shown = "; ".join(self.broken[:5])
         rest = len(self.broken) - 5
         super().__init__(f"invalid plan: {shown}" + (f" (and {rest} more)" if rest > 0 else ""))
+
+
+def first_line(error: BaseException) -> str:
+    """Say in one line what happened: the first one of the message, or the kind of an error that has no message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -22,9 +22,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from infinipipe_contract.errors import first_line
 from infinipipe_executor.checkpoint_state import KEY_PREFIX
 from infinipipe_executor.data.tokenizer_files import TOKENIZER_FILE
-from infinipipe_executor.errors import ConfigError, first_line
+from infinipipe_executor.errors import ConfigError
 from infinipipe_executor.model.config import ModelConfig
 from infinipipe_executor.model.hf_names import shorten, to_hf
 from infinipipe_executor.model.hf_weights import INDEX_FILE, SINGLE_FILE

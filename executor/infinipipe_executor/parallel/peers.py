@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from infinipipe_executor.errors import PeerLostError, first_line
+from infinipipe_contract.errors import first_line
+from infinipipe_executor.errors import PeerLostError
 
 _TRANSPORT_ERROR = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed out|timeout|socket|gloo.*(read|write)error"

@@ -4,8 +4,9 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+from infinipipe_contract.errors import first_line
 from infinipipe_executor.checkpoint_state import first_failure
-from infinipipe_executor.errors import PeerLostError, first_line
+from infinipipe_executor.errors import PeerLostError
 from infinipipe_executor.parallel.peers import peers_watched
 
 
